@@ -1,0 +1,1 @@
+"""What brings modalities together: tensors in, tensors out, on torch alone."""

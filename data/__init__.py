@@ -1,0 +1,1 @@
+"""Data sources: code only; each yields the same Requests."""

@@ -1,0 +1,1 @@
+"""The semantic cache: thresholds and what they guard."""

@@ -1,0 +1,1 @@
+"""How good a key is, in figures that mean something."""

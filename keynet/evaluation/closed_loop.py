@@ -1,0 +1,191 @@
+"""Closed-loop replays of a split: their calibration and their records."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from keynet.cache.threshold import Threshold, fit_closed_loop
+from keynet.evaluation.cuts import units
+from keynet.evaluation.false_hits import count_kinds
+from keynet.evaluation.fixed_store import OVER_BUDGET
+from keynet.evaluation.labels import Ints, Labels
+from keynet.evaluation.records import Record, Sheet
+from keynet.replay.closed_loop import FALSE_HIT, HIT, ReplayResult, count_served
+from keynet.replay.neighbours import Neighbours
+from keynet.replay.orders import zipf_order
+
+COLD_VISITS = 1000  # K2 of the specification counts hits over 1,000 cold requests
+SINGLE_PASS = "single_pass"
+POPULARITY = {  # subset: exponent of Zipf's law, share of verbatim repeats
+    "replay:zipf0": (0.0, 0.0),
+    "replay:zipf1": (1.0, 0.0),
+    "replay:zipf1:verbatim30": (1.0, 0.3),
+}
+MIN_ENTITIES = 50  # with fewer, a subsample by entity leaves out whole kinds of picture
+
+
+@dataclass(frozen=True)
+class JudgeSettings:
+    """How a key is judged; equal settings and labels give equal orders for every method.
+
+    Args:
+        budgets: False hits / served, each in (0, 1).
+        visits: Length of a Zipf replay, at most ``pool_share`` of the pool.
+        orders: Number of Zipf orders.
+        seed: Of cuts and orders.
+        disjoint_phrasings: Whether a fixed store and its queries share no phrasing.
+        subsamples: Closed-loop replays that must all keep the budget.
+        share: Share of entities in each.
+        store_share: Share of pictures in a fixed store.
+        pool_share: Most of the pool that a Zipf replay uses up.
+    """
+
+    budgets: tuple[float, ...] = (0.001, 0.01, 0.05)
+    visits: int = 10_000
+    orders: int = 5
+    seed: int = 0
+    disjoint_phrasings: bool = True
+    subsamples: int = 12
+    share: float = 0.63
+    store_share: float = 0.3
+    pool_share: float = 0.6
+
+
+def slices(labels: Labels) -> dict[str, Ints]:
+    """Requests of ``single_pass`` and, where there are two or more, of each vendor's own pass."""
+    found = {SINGLE_PASS: np.arange(len(labels))}
+    vendors = sorted(set(labels.vendor.tolist()) - {""})
+    if len(vendors) > 1:
+        for vendor in vendors:
+            found[f"{SINGLE_PASS}:{vendor}"] = np.flatnonzero(labels.vendor == vendor)
+    return found
+
+
+def calibrate(
+    neighbours: Neighbours, labels: Labels, index: Ints, settings: JudgeSettings, data: str = ""
+) -> dict[float, Threshold]:
+    """Closed-loop threshold of each budget, from replays over parts of requests ``index``."""
+    orders = subsample_orders(labels, index, settings)
+
+    @functools.cache
+    def outcome(subsample: int, threshold: float) -> tuple[int, int]:
+        return count_served(neighbours, labels.group, orders[subsample], threshold)
+
+    candidates = neighbours.candidates(labels.group, index)
+    visits = min(len(order) for order in orders)
+    return {
+        budget: fit_closed_loop(
+            outcome, candidates, budget, visits, subsamples=settings.subsamples, data=data
+        )
+        for budget in settings.budgets
+    }
+
+
+def subsample_orders(labels: Labels, index: Ints, settings: JudgeSettings) -> list[Ints]:
+    """Shuffled requests of random entities; by picture, or text, where there are too few."""
+    unit, entity = units(labels)[index], labels.entity[index]
+    if len(np.unique(entity[entity >= 0])) >= MIN_ENTITIES:
+        unit = np.where(entity >= 0, entity + len(labels), unit)  # clear of the pictures' numbers
+    names = np.unique(unit)
+    orders = []
+    for subsample in range(settings.subsamples):
+        rng = np.random.default_rng([settings.seed, subsample])
+        chosen = rng.permutation(names)[: round(settings.share * len(names))]
+        orders.append(rng.permutation(index[np.isin(unit, chosen)]))
+    return orders
+
+
+def single_pass_order(index: Ints, settings: JudgeSettings) -> Ints:
+    """All requests once, shuffled."""
+    return np.random.default_rng(settings.seed).permutation(index)
+
+
+def zipf_orders(labels: Labels, subset: str, settings: JudgeSettings) -> list[Ints]:
+    """The orders of one of ``POPULARITY``."""
+    exponent, verbatim = POPULARITY[subset]
+    visits = min(settings.visits, int(settings.pool_share * len(labels)))
+    return [
+        zipf_order(labels.group, visits, exponent, settings.seed + order, verbatim)
+        for order in range(settings.orders)
+    ]
+
+
+def single_pass_records(
+    sheet: Sheet, labels: Labels, result: ReplayResult, budget: float, main: bool
+) -> list[Record]:
+    """Figures of one pass; those without a budget in their name only when it is the ``main`` one.
+
+    ``hits_after_1000`` counts correct hits among the first 1,000 visits of an empty cache.
+    """
+    visits, served = len(result.order), result.num_served
+    over = OVER_BUDGET if result.false_hits > budget * served else ""
+    empty = "" if served else "nothing served"
+    records = [
+        sheet.share(f"replay_hit_rate_at_{budget:g}", result.hits, visits, over),
+        sheet.share(
+            f"replay_false_hit_rate_at_{budget:g}", result.false_hits, served, over or empty
+        ),
+    ]
+    if not main:
+        return records
+    cold = result.outcome[:COLD_VISITS] == HIT
+    short = "" if len(cold) == COLD_VISITS else f"only {len(cold)} visits"
+    false_at = np.flatnonzero(result.outcome == FALSE_HIT)
+    query, answer = result.order[false_at], result.served[false_at]
+    records += [
+        sheet.share("hits_of_oracle", result.hits, result.oracle_hits),
+        sheet.figure("hits_after_1000", None, note=short)
+        if short
+        else sheet.share("hits_after_1000", int(cold.sum()), COLD_VISITS),
+        sheet.share(
+            "wrong_response_rate",
+            int((labels.response[query] != labels.response[answer]).sum()),
+            served,
+            empty,
+        ),
+    ]
+    for kind, count in count_kinds(labels, query, answer).items():
+        records.append(sheet.share(f"false_hits:{kind}", count, served, empty))
+    return records
+
+
+def zipf_records(
+    sheet: Sheet, labels: Labels, results: Sequence[ReplayResult], budget: float, main: bool
+) -> list[Record]:
+    """Means over orders, with the least and the greatest."""
+    visits = len(results[0].order)
+    served = [r for r in results if r.num_served]
+    false_rates = [r.false_hits / r.num_served for r in served]
+    over = OVER_BUDGET if false_rates and float(np.mean(false_rates)) > budget else ""
+    num_served = sum(r.num_served for r in served)
+    hits = [r.hits / visits for r in results]
+    records = [
+        sheet.spread(f"replay_hit_rate_at_{budget:g}", hits, visits, over),
+        sheet.spread(f"replay_false_hit_rate_at_{budget:g}", false_rates, num_served, over),
+    ]
+    if not main:
+        return records
+    of_oracle = [r.hits / r.oracle_hits for r in results if r.oracle_hits]
+    wrong = [
+        float(np.sum(labels.response[r.order] != labels.response[r.served], where=r.served >= 0))
+        / r.num_served
+        for r in served
+    ]
+    records.append(sheet.spread("hits_of_oracle", of_oracle, sum(r.oracle_hits for r in results)))
+    records.append(sheet.spread("wrong_response_rate", wrong, num_served))
+    if visits >= COLD_VISITS:
+        cold = [float((r.outcome[:COLD_VISITS] == HIT).mean()) for r in results]
+        records.append(sheet.spread("hits_after_1000", cold, COLD_VISITS))
+    return records
+
+
+def not_available(sheet: Sheet, threshold: Threshold, main: bool) -> list[Record]:
+    """The records that a missing threshold leaves without a value."""
+    metrics = [f"replay{kind}_rate_at_{threshold.budget:g}" for kind in ("_hit", "_false_hit")]
+    if main:
+        metrics += ["hits_of_oracle", "hits_after_1000", "wrong_response_rate"]
+    return [sheet.figure(metric, None, note=threshold.reason) for metric in metrics]

@@ -1,0 +1,1 @@
+"""From a trained key model to an artefact and back."""

@@ -1,0 +1,290 @@
+"""The manifest of an exported key model: plain JSON, format 1, read strictly."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from keynet.types import CODE_BITS, KeySpace
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+MODEL = "model.ts.pt"
+TOKENIZER = "tokenizer.json"
+HASH = "hash.safetensors"
+REQUIRED_FILES = (MODEL, TOKENIZER, HASH)
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+
+
+class ArtefactError(ValueError):
+    """An export that cannot be read, trusted or written; the message says why."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How requests become tensors; what ``keynet.preprocess`` did when the model was exported."""
+
+    image_size: int
+    background: tuple[int, int, int]
+    max_pixels: int
+    fit: Literal["letterbox"]
+    frame: Literal["first"]
+    max_tokens: int
+    max_text_bytes: int
+    long_text: Literal["error", "fold"]
+    text_form: Literal["NFC"]
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Digest and size of one file of the export."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class StoredThreshold:
+    """A calibrated threshold, with what it holds for.
+
+    Args:
+        kind: ``fixed_store``, ``closed_loop``, ...: the one is not valid for the other.
+        value: Least similarity at which an entry is accepted; None accepts nothing.
+        budget: Largest share of false hits among those served.
+        confidence: With which the budget holds; None where nothing is guaranteed.
+        data: Data set and split it was calibrated on.
+        n: Requests it was calibrated on.
+        key_space: Fingerprint of the key space.
+    """
+
+    kind: str
+    value: float | None
+    budget: float
+    confidence: float | None
+    data: str
+    n: int
+    key_space: str
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A request and its key when the model was exported.
+
+    Args:
+        image: File of the export that holds the image's bytes; None when absent.
+        text: The text; None when absent.
+        code: Code in hex.
+        key: D floats, rounded to 6 digits.
+        alignment: Cosine of the modalities; None where one is absent.
+    """
+
+    image: str | None
+    text: str | None
+    code: str
+    key: list[float]
+    alignment: float | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything about an export but the weights."""
+
+    format: int
+    key_space: KeySpace
+    preprocessing: Preprocessing
+    files: dict[str, FileEntry]
+    thresholds: list[StoredThreshold]
+    golden: list[Golden]
+    attribution: list[str]
+    created_by: dict[str, str]
+
+    def __post_init__(self) -> None:
+        space = self.key_space
+        if space.bits not in CODE_BITS or space.dim < 1:
+            raise ArtefactError(
+                f"key_space has {space.bits} bits and width {space.dim}; bits must be one of "
+                f"{CODE_BITS}, the width positive"
+            )
+        if not re.fullmatch(r"[0-9a-f]{16}", space.fingerprint):
+            raise ArtefactError(
+                f"key_space.fingerprint is {space.fingerprint!r}; expected 16 hex digits"
+            )
+        for name in self.files:
+            if not FILE_NAME.fullmatch(name) or name == MANIFEST:
+                raise ArtefactError(f"files names {name!r}; expected a file inside the export")
+        for name in REQUIRED_FILES:
+            if name not in self.files:
+                raise ArtefactError(f"files lacks {name!r}; export the model again")
+        for i, golden in enumerate(self.golden):
+            _check_golden(golden, f"golden[{i}]", self)
+        for i, threshold in enumerate(self.thresholds):
+            if threshold.key_space != space.fingerprint:
+                raise ArtefactError(
+                    f"thresholds[{i}] is for key space {threshold.key_space!r}, the export is "
+                    f"{space.fingerprint!r}; calibrate on this export"
+                )
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """Return the manifest of an export.
+
+    Raises:
+        ArtefactError: When it is missing, no JSON, of a newer format, or not as format 1 has it.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ArtefactError(f"{path} does not exist; give the folder of an export") from error
+    except OSError as error:
+        raise ArtefactError(f"{path} cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ArtefactError(f"{path} is not JSON (not UTF-8); export the model again") from error
+    try:
+        return parse_manifest(text)
+    except ArtefactError as error:
+        raise ArtefactError(f"{path}: {error}") from error
+
+
+def parse_manifest(text: str) -> Manifest:
+    """Return the manifest written in a JSON text.
+
+    Raises:
+        ArtefactError: As ``read_manifest``.
+    """
+    try:
+        content = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+    except ArtefactError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ArtefactError(f"not JSON ({error}); export the model again") from error
+    if not isinstance(content, dict):
+        raise ArtefactError(f"holds {_kind(content)}; expected an object")
+    version = content.get("format")
+    if type(version) is not int or version < 1:
+        raise ArtefactError(f"format is {_shown(version)}; expected {FORMAT}")
+    if version > FORMAT:
+        raise ArtefactError(
+            f"format is {version} and this version reads up to {FORMAT}; upgrade keynet-cache"
+        )
+    manifest = _build(Manifest, content, "")
+    assert isinstance(manifest, Manifest)
+    return manifest
+
+
+def write_manifest(manifest: Manifest, folder: str | Path) -> None:
+    """Write the manifest into the folder, whole or not at all.
+
+    Raises:
+        ArtefactError: When the folder cannot be written.
+    """
+    text = json.dumps(asdict(manifest), indent=1, ensure_ascii=False, allow_nan=False)
+    parse_manifest(text)  # what could not be read back is not written
+    path = Path(folder) / MANIFEST
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{MANIFEST}.")
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise ArtefactError(f"{path} cannot be written ({error.strerror})") from error
+
+
+def set_thresholds(folder: str | Path, thresholds: Sequence[StoredThreshold]) -> Manifest:
+    """Replace the thresholds of an export and return its new manifest.
+
+    Raises:
+        ArtefactError: When a threshold is for another key space, or the folder is not writable.
+    """
+    manifest = replace(read_manifest(folder), thresholds=list(thresholds))
+    write_manifest(manifest, folder)
+    return manifest
+
+
+def _check_golden(golden: Golden, place: str, manifest: Manifest) -> None:
+    space = manifest.key_space
+    if golden.image is None and golden.text is None:
+        raise ArtefactError(f"{place} has neither image nor text")
+    if golden.image is not None and golden.image not in manifest.files:
+        raise ArtefactError(f"{place}.image is {golden.image!r}, which files does not list")
+    if not re.fullmatch(rf"[0-9a-f]{{{space.bits // 4}}}", golden.code):
+        raise ArtefactError(f"{place}.code is not {space.bits // 4} hex digits")
+    if len(golden.key) != space.dim:
+        raise ArtefactError(f"{place}.key has {len(golden.key)} numbers; expected {space.dim}")
+
+
+def _build(kind: Any, value: Any, place: str) -> Any:
+    """Return ``value`` as the annotated type, or say where it is not."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        _expect(isinstance(value, Mapping), place, "an object", value)
+        hints = get_type_hints(kind)
+        known = {f.name for f in fields(kind)}
+        inside = f" in {place}" if place else ""
+        if missing := sorted(known - set(value)):
+            raise ArtefactError(f"lacks {missing[0]!r}{inside}; export the model again")
+        if unknown := sorted(set(value) - known):
+            raise ArtefactError(f"unknown field {unknown[0]!r}{inside}; expected {sorted(known)}")
+        dot = f"{place}." if place else ""
+        return kind(**{name: _build(hints[name], value[name], dot + name) for name in known})  # type: ignore[operator]
+    if origin is Literal:
+        wanted = " or ".join(map(repr, arguments))
+        _expect(isinstance(value, str) and value in arguments, place, wanted, value)
+        return value
+    if origin in (Union, types.UnionType):  # only T | None is used
+        return None if value is None else _build(arguments[0], value, place)
+    if origin is dict:
+        _expect(isinstance(value, Mapping), place, "an object", value)
+        return {k: _build(arguments[1], v, f"{place}[{k!r}]") for k, v in value.items()}
+    if origin in (list, tuple):
+        _expect(isinstance(value, (list, tuple)), place, "a list", value)
+        if origin is tuple:
+            _expect(len(value) == len(arguments), place, f"{len(arguments)} values", value)
+        return origin(_build(arguments[0], v, f"{place}[{i}]") for i, v in enumerate(value))
+    if kind is float:
+        sound = type(value) in (int, float) and abs(value) < 1e300  # false for NaN too
+        _expect(sound, place, "a finite number", value)
+        return float(value)
+    _expect(type(value) is kind, place, {int: "an integer", str: "text"}[kind], value)
+    return value
+
+
+def _expect(sound: bool, place: str, wanted: str, value: Any) -> None:
+    if not sound:
+        raise ArtefactError(f"{place} is {_shown(value)}; expected {wanted}")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else _kind(value)
+
+
+def _kind(value: Any) -> str:
+    for kind, name in ((dict, "an object"), (list, "a list"), (str, "a text")):
+        if isinstance(value, kind):
+            return name
+    return json.dumps(value)
+
+
+def _no_constant(name: str) -> Any:
+    raise ArtefactError(f"holds {name}, which JSON has not; export the model again")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ArtefactError(f"names {twice!r} twice; export the model again")
+    return content

@@ -1,0 +1,1 @@
+"""The key model and its parts (training side)."""

@@ -1,0 +1,1 @@
+"""What a cache would have done on a sequence of requests."""

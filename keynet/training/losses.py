@@ -1,0 +1,136 @@
+"""Losses of a key model; each takes the output and the batch and returns a scalar."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from keynet.types import KeyOutput, TrainingBatch
+
+TEMPERATURE = 0.07  # SPEC K3: one temperature for both modalities
+
+
+def sign_straight_through(logits: Tensor) -> Tensor:
+    """Return +-1 codes whose gradient is that of ``tanh(logits)``; zero counts as +1."""
+    soft = torch.tanh(logits)
+    return soft + (torch.where(logits >= 0, 1.0, -1.0) - soft).detach()
+
+
+def supervised_contrastive(unit: Tensor, group: Tensor, temperature: float) -> Tensor:
+    """Return the mean over rows with positives of -log p(positive | all others).
+
+    Args:
+        unit: [B, D], unit norm.
+        group: int64 [B]; equal group = positive.
+        temperature: Divides the cosines.
+
+    Source: Khosla et al., Supervised Contrastive Learning, NeurIPS 2020, eq. 2 (L_out).
+    """
+    itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+    similarity = (unit @ unit.T / temperature).masked_fill(itself, float("-inf"))
+    positive = (group[:, None] == group[None]) & ~itself
+    log_share = similarity - similarity.logsumexp(1, keepdim=True)
+    positives = positive.sum(1)
+    per_row = -log_share.masked_fill(~positive, 0).sum(1) / positives.clamp(min=1)
+    return (per_row * (positives > 0)).sum() / (positives > 0).sum().clamp(min=1)
+
+
+def prefixes(bits: int) -> list[int]:
+    """Return the code lengths that are usable alone: 64, 128, ... up to ``bits``."""
+    return [length for length in (64, 128, 256, 512) if length <= bits]
+
+
+class GroupContrast(nn.Module):
+    """Supervised contrast of keys over groups."""
+
+    def __init__(self, *, temperature: float = TEMPERATURE) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
+        """Return the loss of a batch."""
+        return supervised_contrastive(output.key, batch.group, self.temperature)
+
+
+class CodeContrast(nn.Module):
+    """Supervised contrast of +-1 codes over groups, mean over the nested prefixes."""
+
+    def __init__(self, *, temperature: float = TEMPERATURE) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
+        """Return the loss of a batch."""
+        code = sign_straight_through(output.logits)
+        losses = [
+            supervised_contrastive(
+                F.normalize(code[:, :length], dim=-1), batch.group, self.temperature
+            )
+            for length in prefixes(code.shape[1])
+        ]
+        return torch.stack(losses).mean()
+
+
+class CodeAffinity(nn.Module):
+    """KL from the similarities of keys to those of their codes, mean over the nested prefixes."""
+
+    def __init__(self, *, temperature: float = TEMPERATURE) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
+        """Return the loss of a batch; no gradient flows through the keys' own similarities."""
+        code = sign_straight_through(output.logits)
+        others = ~torch.eye(len(code), dtype=torch.bool, device=code.device)
+        rows = len(code), len(code) - 1
+        keys = output.key.detach()
+        wanted = ((keys @ keys.T)[others].view(rows) / self.temperature).log_softmax(1)
+        losses = []
+        for length in prefixes(code.shape[1]):
+            unit = F.normalize(code[:, :length], dim=-1)
+            found = ((unit @ unit.T)[others].view(rows) / self.temperature).log_softmax(1)
+            losses.append(F.kl_div(found, wanted, reduction="batchmean", log_target=True))
+        return torch.stack(losses).mean()
+
+
+class Decorrelation(nn.Module):
+    """Mean square of the off-diagonal correlations of code bits: |H'H/N - I|^2 per pair."""
+
+    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
+        """Return the loss of a batch."""
+        soft = torch.tanh(output.logits)
+        correlation = soft.T @ soft / len(soft)
+        off_diagonal = correlation - torch.diag(torch.diagonal(correlation))
+        return off_diagonal.square().sum() / (len(correlation) * (len(correlation) - 1))
+
+
+class Consistency(nn.Module):
+    """1 - cosine between keys of one question about pictures of the same thing.
+
+    Those are a picture in different encodings and, where the source has them, other pictures.
+    """
+
+    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
+        """Return the loss of a batch; zero without pairs."""
+        same = batch.entity[:, None] == batch.entity[None]
+        same &= batch.group[:, None] == batch.group[None]
+        same &= ~torch.eye(len(same), dtype=torch.bool, device=same.device)
+        cosine = output.key @ output.key.T
+        return ((1 - cosine) * same).sum() / same.sum().clamp(min=1)
+
+
+class EntityContrast(nn.Module):
+    """Supervised contrast of the aligned picture over what it shows.
+
+    Any question can then be answered for a picture from where its vector lies.
+    """
+
+    def __init__(self, *, temperature: float = TEMPERATURE) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
+        """Return the loss over the requests with a picture."""
+        rows = batch.image_mask.nonzero().squeeze(1)
+        return supervised_contrastive(output.image[rows], batch.entity[rows], self.temperature)

@@ -1,0 +1,98 @@
+"""The one LightningModule for key models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from keynet.types import TrainingBatch
+
+
+class KeyModule(pl.LightningModule):
+    """Trains a key model with a weighted sum of losses.
+
+    Args:
+        model: The key model.
+        losses: By name, ``{"weight": float, "loss": module(output, batch) -> scalar}``.
+        learning_rate: Peak rate of everything but the image encoder.
+        image_learning_rate: Peak rate of the image encoder, which starts from trained weights.
+        weight_decay: Of matrices; biases, norms and embeddings have none.
+        warmup_share: Share of the steps in which the rates rise, before they fall as a cosine.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        losses: Mapping[str, Mapping[str, Any]],
+        learning_rate: float,
+        image_learning_rate: float,
+        weight_decay: float,
+        warmup_share: float,
+    ) -> None:
+        super().__init__()
+        if not losses:
+            raise ValueError("no losses: give at least one under loss")
+        self.model = model
+        self.losses = nn.ModuleDict({name: entry["loss"] for name, entry in losses.items()})
+        self.weights = {name: float(entry["weight"]) for name, entry in losses.items()}
+        self.learning_rate = learning_rate
+        self.image_learning_rate = image_learning_rate
+        self.weight_decay = weight_decay
+        self.warmup_share = warmup_share
+
+    def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
+        """Return the loss of a batch.
+
+        Raises:
+            FloatingPointError: When it is not finite.
+        """
+        output = self.model(*batch[:6])
+        total = torch.zeros((), device=batch.group.device)
+        for name, loss in self.losses.items():
+            value = loss(output, batch)
+            self.log(f"loss/{name}", value)
+            total = total + self.weights[name] * value
+        if not torch.isfinite(total):
+            raise FloatingPointError(
+                f"the loss is {total.item()} at step {self.global_step}; "
+                "lower module.learning_rate or look at the data"
+            )
+        self.log("loss", total, prog_bar=True)
+        return total
+
+    def configure_optimizers(self) -> Any:
+        """Return AdamW with a warm-up and a cosine over all steps."""
+        image = {id(p) for p in self.model.image_encoder.parameters()}
+        groups = [
+            {
+                "params": [
+                    p
+                    for p in self.model.parameters()
+                    if p.requires_grad and (id(p) in image) == is_image and (p.ndim > 1) == matrix
+                ],
+                "lr": self.image_learning_rate if is_image else self.learning_rate,
+                "weight_decay": self.weight_decay if matrix else 0.0,
+            }
+            for is_image in (True, False)
+            for matrix in (True, False)
+        ]
+        optimizer = torch.optim.AdamW([group for group in groups if group["params"]])
+        steps = int(self.trainer.estimated_stepping_batches)
+        warmup = max(1, round(self.warmup_share * steps))
+
+        def rate(step: int) -> float:
+            if step < warmup:
+                return (step + 1) / warmup
+            return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }

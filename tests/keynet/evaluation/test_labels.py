@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keynet.evaluation.labels import Labels
+from keynet.types import Request
+
+
+def test_fields_come_from_requests_and_tags() -> None:
+    tags = {"picture": "p", "vendor": "v", "family": "is", "phrasing": "3", "negated": "1"}
+    labels = Labels.of(
+        [
+            Request(image=b"x", text="a", group="g", entity="e", intent="i", tags=tags),
+            Request(image=b"y", group="h", response="r"),
+            Request(text="a", group="g", tags={"argument": "red"}),
+        ]
+    )
+    assert labels.group.tolist() == [0, 1, 0]
+    assert labels.picture.tolist() == [0, 1, -1]
+    assert labels.entity.tolist() == [0, -1, -1]
+    assert labels.phrasing.tolist() == [0, -1, -1]
+    assert labels.negated.tolist() == [True, False, False]
+    assert labels.argument.tolist() == ["", "", "red"]
+    assert labels.response.tolist() == ["", "r", ""]
+    assert labels.modalities.tolist() == ["image+text", "image", "text"]
+    assert labels.take(np.array([2, 0])).modalities.tolist() == ["text", "image+text"]
+
+
+def test_exact_is_verbatim_identity(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"x")
+    pixels = np.zeros((2, 3, 3), dtype=np.uint8)
+    requests = [
+        Request(image=b"x", text="a", group="g"),
+        Request(image=str(tmp_path / "x"), text="a", group="g"),
+        Request(image=b"x", text="b", group="g"),
+        Request(image=b"x", group="g"),
+        Request(text="a", group="g"),
+        Request(image=pixels, text="a", group="g"),
+        Request(image=pixels.reshape(3, 2, 3), text="a", group="g"),
+    ]
+    exact = Labels.of(requests).exact.tolist()
+    assert exact[0] == exact[1]
+    assert len(set(exact)) == 6
+
+
+def test_a_request_without_group_is_named() -> None:
+    with pytest.raises(ValueError, match="request 1 has no group"):
+        Labels.of([Request(text="a", group="g"), Request(text="b")])
