@@ -45,7 +45,7 @@ class MMAlign(nn.Module):
         aligned = {}
         for name, projection in self.projections.items():
             embedding = F.normalize(embeddings[name], dim=-1)
-            # Unit rows of a wide space have tiny entries; at unit variance layers start well scaled.
+            # At unit variance of its entries, not of its length, a layer starts well scaled.
             unit = F.normalize(projection(embedding * embedding.shape[-1] ** 0.5), dim=-1)
             aligned[name] = unit * masks[name].unsqueeze(-1)
         return aligned

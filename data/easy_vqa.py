@@ -6,6 +6,8 @@ Source: the package ``easy-vqa`` 1.0 by Victor Zhou (MIT): 4,000 + 1,000 picture
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,29 +15,27 @@ import numpy as np
 from data.requests import Split
 from keynet.types import Request
 
-# One row a phrasing: (pattern, family, negated, held out from training). Two phrasings of each
-# intent are held out where that leaves one to learn from: a colour question has two in all, and
-# "what is the red shape" has one.
-PHRASINGS = (
-    (r"is there a (?P<arg>.+)\?", "is", False, False),
-    (r"is a (?P<arg>.+) present\?", "is", False, False),
-    (r"is there a (?P<arg>.+) in the image\?", "is", False, True),
-    (r"does the image contain a (?P<arg>.+)\?", "is", False, True),
-    (r"is there not a (?P<arg>.+)\?", "is", True, False),
-    (r"is no (?P<arg>.+) present\?", "is", True, False),
-    (r"is there not a (?P<arg>.+) in the image\?", "is", True, True),
-    (r"does the image not contain a (?P<arg>.+)\?", "is", True, True),
-    (r"what color is the (?P<arg>.+)\?", "color", False, False),
-    (r"what is the color of the (?P<arg>.+)\?", "color", False, True),
-    (r"what shape does the image contain\?", "shape", False, False),
-    (r"what shape is in the image\?", "shape", False, True),
-    (r"what shape is present\?", "shape", False, True),
-    (r"what is the (?P<arg>.+) shape\?", "shape", False, False),
+PHRASINGS = (  # pattern, family, negated
+    (r"is there a (?P<arg>.+)\?", "is", False),
+    (r"is a (?P<arg>.+) present\?", "is", False),
+    (r"is there a (?P<arg>.+) in the image\?", "is", False),
+    (r"does the image contain a (?P<arg>.+)\?", "is", False),
+    (r"is there not a (?P<arg>.+)\?", "is", True),
+    (r"is no (?P<arg>.+) present\?", "is", True),
+    (r"is there not a (?P<arg>.+) in the image\?", "is", True),
+    (r"does the image not contain a (?P<arg>.+)\?", "is", True),
+    (r"what color is the (?P<arg>.+)\?", "color", False),
+    (r"what is the color of the (?P<arg>.+)\?", "color", False),
+    (r"what shape does the image contain\?", "shape", False),
+    (r"what shape is in the image\?", "shape", False),
+    (r"what shape is present\?", "shape", False),
+    (r"what is the (?P<arg>.+) shape\?", "shape", False),
 )
+HELD_OUT = 2  # phrasings of each intent, as long as one is left to learn from
 
 
-def parse_question(text: str) -> tuple[int, str, bool, str, bool]:
-    """Return (phrasing, family, negated, argument, held out) of one of the 107 questions.
+def parse_question(text: str) -> tuple[int, str, bool, str]:
+    """Return (phrasing, family, negated, argument) of one of the 107 questions.
 
     Raises:
         ValueError: For a text that is none of them.
@@ -48,14 +48,30 @@ def parse_question(text: str) -> tuple[int, str, bool, str, bool]:
     if not found:
         raise ValueError(f"not an easy-VQA question: {text!r}")
     # "is there a X in the image" also matches "is there a X": the longer pattern is the phrasing.
-    index, (_, family, negated, held_out), match = max(found, key=lambda f: len(f[1][0]))
-    return index, family, negated, match.groupdict().get("arg", ""), held_out
+    index, (_, family, negated), match = max(found, key=lambda f: len(f[1][0]))
+    return index, family, negated, match.groupdict().get("arg", "")
+
+
+def held_out_texts(texts: Iterable[str], seed: int) -> set[str]:
+    """Return the texts not to train on: two phrasings of each intent where that leaves one.
+
+    Which two differs from argument to argument, so that every word is learned with some of them.
+    """
+    by_intent: dict[tuple[str, bool, str], list[str]] = defaultdict(list)
+    for text in sorted(set(texts)):
+        by_intent[parse_question(text)[1:]].append(text)
+    rng = np.random.default_rng(seed)
+    return {
+        str(text)
+        for phrased in by_intent.values()
+        for text in rng.permutation(phrased)[: min(HELD_OUT, len(phrased) - 1)]
+    }
 
 
 class EasyVQA:
     """The easy-VQA data source.
 
-    The package's test pictures are the test split. A seeded fifth of its training pictures is the
+    The package's test pictures are the test split. A seeded quarter of its training pictures is the
     calibration split (all phrasings, as in the test); the others, without the held-out phrasings,
     train.
 
@@ -88,18 +104,19 @@ class EasyVQA:
         else:
             questions, paths = easy_vqa.get_train_questions(), easy_vqa.get_train_image_paths()
             order = np.random.default_rng(self.seed).permutation(sorted(paths))
-            held = len(order) // 5
+            held = len(order) // 4
             if self.fold == "dev":
                 cuts = {"calibration": order[: held // 2], "test": order[held // 2 : held]}
             else:
                 cuts = {"calibration": order[:held]}
             chosen, folder = set(cuts.get(split, order[held:]).tolist()), "train"
         images = {index: Path(paths[index]).read_bytes() for index in chosen}
+        left_out = held_out_texts(questions[0], self.seed) if split == "train" else set()
         requests = []
         for text, answer, picture in zip(*questions, strict=True):
-            phrasing, family, negated, argument, held_out = parse_question(text)
-            if picture not in chosen or (split == "train" and held_out):
+            if picture not in chosen or text in left_out:
                 continue
+            phrasing, family, negated, argument = parse_question(text)
             intent = f"{'not ' if negated else ''}{family}({argument})"
             requests.append(
                 Request(

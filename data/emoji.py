@@ -23,8 +23,11 @@ QUESTIONS: dict[str, dict] = json.loads(
     Path(__file__).with_name("emoji_questions.json").read_text(encoding="utf-8")
 )
 FAMILIES = ("name", "kind", "is_kind", "is_not_kind")
+NUM_PHRASINGS = 8
 TRAIN_PHRASINGS = 5  # of the 8 of each family and language; the others are never trained on
 RENDER_SIZE = 160
+EVALUATED = 2  # questions about each drawing in calibration and test, asked again and again
+SPLITS = ("train", "calibration", "test")
 SPLIT_SIZES = {"test": 400, "calibration": 400}
 
 
@@ -32,13 +35,14 @@ class Emoji:
     """The emoji data source.
 
     Concepts are split, so that calibration and test show concepts and phrasings that were not
-    trained on. A split has ``visits`` requests with image and text for each drawing, each in its
-    own encoding and phrasing, one with the image alone, and each of its texts once alone.
+    trained on. There each drawing is visited ``visits`` times with one of two questions about it,
+    each visit in an encoding of its own, then once without a question; each text comes once alone.
 
     Args:
         seed: Splits, encodings and questions follow from it alone.
         visits: Encodings of each drawing.
-        questions: Questions about each encoding, in training; one elsewhere.
+        questions: Questions about each drawing, in training.
+        at_once: Of them, how many about one encoding, in training.
         fold: ``test``, or ``dev`` to develop on: then calibration and test are cut from what is
             not the test split, which stays untouched.
         hold_out_vendor: A vendor whose drawings are not trained on.
@@ -56,17 +60,21 @@ class Emoji:
         *,
         seed: int = 0,
         visits: int = 8,
-        questions: int = 4,
+        questions: int = 8,
+        at_once: int = 4,
         fold: str = "test",
         hold_out_vendor: str | None = None,
     ) -> None:
         if fold not in ("test", "dev"):
-            raise ValueError(f"data.fold={fold!r}: expected test or dev")
+            raise ValueError(f"data.source.fold={fold!r}: expected test or dev")
         if hold_out_vendor is not None and hold_out_vendor not in VENDORS:
-            raise ValueError(f"data.hold_out_vendor={hold_out_vendor!r}: expected one of {VENDORS}")
-        if visits < 1 or questions < 1:
-            raise ValueError(f"data.visits={visits}, data.questions={questions}: expected >= 1")
-        self.seed, self.visits, self.questions = seed, visits, questions
+            raise ValueError(
+                f"data.source.hold_out_vendor={hold_out_vendor!r}: expected one of {VENDORS}"
+            )
+        for name, value in (("visits", visits), ("questions", questions), ("at_once", at_once)):
+            if value < 1:
+                raise ValueError(f"data.source.{name}={value}: expected at least 1")
+        self.seed, self.visits, self.questions, self.at_once = seed, visits, questions, at_once
         self.fold, self.hold_out_vendor = fold, hold_out_vendor
 
     @cached_property
@@ -94,41 +102,33 @@ class Emoji:
     def requests(self, split: Split) -> list[Request]:
         """Return the requests of a split, drawing by drawing, then the texts alone."""
         training = split == "train"
-        seeds = np.random.SeedSequence([self.seed, sorted(SPLIT_SIZES | {"train": 0}).index(split)])
-        vendors = [v for v in VENDORS if not (training and v == self.hold_out_vendor)]
-        pictures = [
-            (index, vendor, visit)
+        questions, at_once = (self.questions, self.at_once) if training else (EVALUATED, 1)
+        phrasings = range(TRAIN_PHRASINGS) if training else range(TRAIN_PHRASINGS, NUM_PHRASINGS)
+        seeds = np.random.SeedSequence([self.seed, SPLITS.index(split)])
+        rng = np.random.default_rng(seeds.spawn(1)[0])
+        drawings = [
+            (index, vendor)
             for index in self._splits[split]
-            for vendor in vendors
-            for visit in range(self.visits + 1)
+            for vendor in VENDORS
+            if not (training and vendor == self.hold_out_vendor)
         ]
-        encoding_seeds, question_seed = seeds.spawn(2)
-        sent = [
-            as_sent(Image.fromarray(self._drawings[vendor][index]), np.random.default_rng(child))
-            for (index, vendor, _), child in tqdm(
-                zip(pictures, encoding_seeds.spawn(len(pictures)), strict=True),
-                desc=f"encoding {split} pictures",
-                total=len(pictures),
-                unit="picture",
-                disable=None,
-            )
-        ]
-        asked = [i for i, (_, _, visit) in enumerate(pictures) if visit < self.visits]
-        slots = np.repeat(asked, self.questions if training else 1)
-        rng = np.random.default_rng(question_seed)
-        requests, texts = [], {}
-        for slot, (family, language, kind, answer) in zip(
-            slots, self._questions([pictures[s][0] for s in slots], rng), strict=True
+        asked = self._questions([index for index, _ in drawings for _ in range(questions)], rng)
+        requests: list[Request] = []
+        texts: dict[str, Request] = {}
+        for number, (index, vendor) in enumerate(
+            tqdm(drawings, desc=f"encoding {split} drawings", unit="drawing", disable=None)
         ):
-            index, vendor, _ = pictures[slot]
-            request = self._request(index, vendor, sent[slot], family, language, kind, answer, rng, training)
-            requests.append(request)
-            texts[request.text] = request
-        for i, (index, vendor, visit) in enumerate(pictures):
-            if visit == self.visits:
-                requests.append(self._image_alone(index, vendor, sent[i]))
-        requests += [self._text_alone(request) for request in texts.values()]
-        return requests
+            drawing = Image.fromarray(self._drawings[vendor][index])
+            own = asked[number * questions : (number + 1) * questions]
+            for visit in range(self.visits):
+                image = as_sent(drawing, rng)
+                for which in range(visit * at_once, (visit + 1) * at_once):
+                    phrasing = int(rng.choice(phrasings))
+                    request = self._request(index, vendor, image, *own[which % questions], phrasing)
+                    requests.append(request)
+                    texts[str(request.text)] = request
+            requests.append(self._image_alone(index, vendor, as_sent(drawing, rng)))
+        return requests + [self._text_alone(request) for request in texts.values()]
 
     def _questions(
         self, concepts: list[int], rng: np.random.Generator
@@ -158,7 +158,9 @@ class Emoji:
                 families[unpaired] = "kind"
                 asked[second[~alike]] = kinds[first[~alike]]
                 shown[second[~alike]] = False
-        return list(zip(families.tolist(), spoken.tolist(), asked.tolist(), shown.tolist(), strict=True))
+        return list(
+            zip(families.tolist(), spoken.tolist(), asked.tolist(), shown.tolist(), strict=True)
+        )
 
     def _request(
         self,
@@ -169,14 +171,9 @@ class Emoji:
         language: str,
         kind: str,
         shown: bool,
-        rng: np.random.Generator,
-        training: bool,
+        phrasing: int,
     ) -> Request:
         concept, words = self._concepts[index], QUESTIONS[language]
-        phrasings = words[family]
-        trained = range(TRAIN_PHRASINGS)
-        held_out = range(TRAIN_PHRASINGS, len(phrasings))
-        number = int(rng.choice(trained if training else held_out))
         yes_or_no = family in ("is_kind", "is_not_kind")
         if yes_or_no:
             response = words["yes"] if shown == (family == "is_kind") else words["no"]
@@ -188,7 +185,7 @@ class Emoji:
         intent = f"{family}({argument})"
         return Request(
             image=image,
-            text=phrasings[number].format(kind=words["kinds"][kind]["phrase"]),
+            text=words[family][phrasing].format(kind=words["kinds"][kind]["phrase"]),
             response=response,
             group=f"{intent}|{language}|{response}",
             entity=concept.code,
@@ -197,7 +194,7 @@ class Emoji:
                 "picture": f"{vendor}/{concept.code}",
                 "vendor": vendor,
                 "family": family,
-                "phrasing": f"{language}/{family}/{number}",
+                "phrasing": f"{language}/{family}/{phrasing}",
                 "negated": str(int(family == "is_not_kind")),
                 "argument": argument,
                 "language": language,

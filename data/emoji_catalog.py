@@ -84,9 +84,7 @@ def read_catalog(languages: Sequence[str]) -> list[Concept]:
             continue
         names = {lang: entry[lang].strip(":").replace("_", " ") for lang in languages}
         svg = {vendor: drawings[vendor][code] for vendor in VENDORS}
-        concepts.append(
-            Concept(code, listed[code].category, listed[code].sort_order, names, svg)
-        )
+        concepts.append(Concept(code, listed[code].category, listed[code].sort_order, names, svg))
     return sorted(concepts, key=lambda concept: concept.order)
 
 
@@ -112,7 +110,9 @@ def render(concepts: Sequence[Concept], size: int) -> dict[str, np.ndarray]:
         try:
             for vendor in VENDORS:
                 pictures = [
-                    _square(bytes(resvg.svg_to_bytes(svg_path=str(c.svg[vendor]), width=size)), size)
+                    _square(
+                        bytes(resvg.svg_to_bytes(svg_path=str(c.svg[vendor]), width=size)), size
+                    )
                     for c in tqdm(concepts, desc=f"rendering {vendor}", unit="drawing")
                 ]
                 np.save(unfinished / f"{vendor}.npy", np.stack(pictures))

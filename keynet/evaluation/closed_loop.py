@@ -51,7 +51,7 @@ class JudgeSettings:
     disjoint_phrasings: bool = True
     subsamples: int = 12
     share: float = 0.63
-    store_share: float = 0.3
+    store_share: float = 0.2
     pool_share: float = 0.6
 
 

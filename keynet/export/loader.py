@@ -104,6 +104,11 @@ class KeyEncoder:
         """The calibrated thresholds that the export carries."""
         return tuple(self.manifest.thresholds)
 
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the model: both towers, aligner, fusion and hash head."""
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
     @overload
     def encode(self, requests: Request, batch_size: int = BATCH_SIZE) -> Key: ...
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import timm
 import torch
 from torch import Tensor, nn
 

@@ -53,6 +53,25 @@ class GroupContrast(nn.Module):
         return supervised_contrastive(output.key, batch.group, self.temperature)
 
 
+class InstanceContrast(nn.Module):
+    """Supervised contrast of keys over (group, what the picture shows).
+
+    Beside ``GroupContrast`` it grades similarity: the same question about the same thing comes
+    before the same answer about another thing. Where a model cannot tell an answer for pictures it
+    was not trained on, the threshold can then still serve the pictures it has seen.
+    """
+
+    def __init__(self, *, temperature: float = TEMPERATURE) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
+        """Return the loss of a batch."""
+        pairs = torch.stack([batch.group, batch.entity])
+        instance = torch.unique(pairs, dim=1, return_inverse=True)[1]
+        return supervised_contrastive(output.key, instance, self.temperature)
+
+
 class CodeContrast(nn.Module):
     """Supervised contrast of +-1 codes over groups, mean over the nested prefixes."""
 

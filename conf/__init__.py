@@ -1,0 +1,1 @@
+"""The Hydra configuration, shipped as ``keynet.conf``."""

@@ -1,0 +1,202 @@
+"""An exported key model and its baselines, judged on one data source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from keynet.evaluation import baselines
+from keynet.evaluation.consistency import Perturb, consistency_records
+from keynet.evaluation.false_hits import count_kinds
+from keynet.evaluation.html import MISS, Curve, Pair
+from keynet.evaluation.judge import Judgement, JudgeSettings, judge, oracle_records
+from keynet.evaluation.labels import Labels
+from keynet.evaluation.latency import latency_records
+from keynet.evaluation.records import Record, Sheet
+from keynet.evaluation.table import label
+from keynet.export.loader import KeyEncoder
+from keynet.export.manifest import StoredThreshold
+from keynet.types import CODE_BITS, Request
+
+Rows = NDArray[np.float32]
+CHUNK = 512
+PAIRS_SHOWN = 12
+
+
+class EvaluationSource(Protocol):
+    """The part of a data source that is evaluated (``data.requests.Source``)."""
+
+    name: str
+    disjoint_phrasings: bool
+
+    def requests(self, split: str) -> list[Request]:
+        """Return the requests of ``calibration`` or ``test``."""
+        ...
+
+
+@dataclass
+class Evaluation:
+    """What is said of a model and its baselines on one data source."""
+
+    records: list[Record] = field(default_factory=list)
+    curves: dict[str, list[Curve]] = field(default_factory=dict)
+    pairs: list[Pair] = field(default_factory=list)
+    thresholds: list[StoredThreshold] = field(default_factory=list)
+
+
+def evaluate(
+    encoder: KeyEncoder,
+    source: EvaluationSource,
+    *,
+    method: str,
+    perturb: Perturb,
+    settings: JudgeSettings,
+    with_baselines: bool = True,
+    consistency_requests: int = 1000,
+    latency_requests: int = 200,
+) -> Evaluation:
+    """Judge the exported model, float key and every prefix of its code, and the baselines.
+
+    Args:
+        encoder: The exported model.
+        source: Its calibration split gives thresholds, its test split the figures.
+        method: Name of the model in the records.
+        perturb: Perturbations of a picture for consistency.
+        settings: How keys are judged.
+        with_baselines: Judge the baselines too.
+        consistency_requests: Test requests on which consistency is measured.
+        latency_requests: Requests timed one by one.
+    """
+    settings = replace(settings, disjoint_phrasings=source.disjoint_phrasings)
+    requests = {split: source.requests(split) for split in ("calibration", "test")}
+    labels = {split: Labels.of(found) for split, found in requests.items()}
+    cal, test = labels["calibration"], labels["test"]
+    found = Evaluation()
+    found.records += oracle_records(test, source.name, settings)
+    for (name, bits), keys in _methods(encoder, requests, method, with_baselines):
+        judgement = judge(
+            name, bits, keys["calibration"], cal, keys["test"], test, source.name, settings
+        )
+        found.records += judgement.records
+        line = label((name, bits))
+        found.curves.setdefault("p_chr", []).append(
+            Curve(line, np.array(judgement.coverage), np.array(judgement.precision))
+        )
+        if name == method:
+            _add_trained(found, judgement, encoder, bits, line, requests["test"], test)
+    both = [r for r in requests["test"] if r.image is not None and r.text is not None]
+    shuffled = [requests["test"][i] for i in np.random.default_rng(0).permutation(len(test))]
+    found.records += consistency_records(
+        encoder, shuffled[:consistency_requests], perturb, source.name, method
+    )
+    found.records += latency_records(
+        encoder, both[: max(64, latency_requests)], source.name, method
+    )
+    size = Sheet(source.name, "test", "all", method, None)
+    found.records.append(size.figure("params", float(encoder.num_parameters), unit="count"))
+    return found
+
+
+def _methods(
+    encoder: KeyEncoder, requests: dict[str, list[Request]], method: str, with_baselines: bool
+) -> Iterator[tuple[tuple[str, int | None], dict[str, Rows]]]:
+    """Yield (method, bits) and its unit rows of each split, one method at a time."""
+    encoded = {split: _encode(encoder, found, split) for split, found in requests.items()}
+    yield (method, None), {split: vectors for split, (vectors, _) in encoded.items()}
+    for bits in sorted((b for b in CODE_BITS if b <= encoder.space.bits), reverse=True):
+        yield (method, bits), {split: _signs(codes, bits) for split, (_, codes) in encoded.items()}
+    if not with_baselines:
+        return
+    for name in ("exact", "text_only", "image_only", "perceptual_hash"):
+        rows = getattr(baselines, name)
+        yield (name, None), {split: rows(found) for split, found in requests.items()}
+    images = baselines.Lite0Features(image_size=encoder.preprocessor.image_size)
+    texts = baselines.MiniLMText()
+    concatenated = {
+        split: baselines.concat_l2(found, images, texts) for split, found in requests.items()
+    }
+    yield ("concat_l2", None), concatenated
+    pixels = {split: rows[:, : images.dim] for split, rows in concatenated.items()}
+    pictured = np.linalg.norm(pixels["calibration"], axis=1) > 0
+    mean = pixels["calibration"][pictured].mean(0)
+    centred = {
+        split: baselines.unit_rows(np.where(rows.any(1, keepdims=True), rows - mean, mean))
+        for split, rows in pixels.items()
+    }
+    yield ("image_features", None), centred
+
+
+def _encode(
+    encoder: KeyEncoder, requests: Sequence[Request], split: str
+) -> tuple[Rows, NDArray[np.uint8]]:
+    parts = [
+        encoder.encode_arrays(requests[first : first + CHUNK])[:2]
+        for first in tqdm(
+            range(0, len(requests), CHUNK), desc=f"keys of {split}", unit_scale=CHUNK, disable=None
+        )
+    ]
+    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+
+def _signs(codes: NDArray[np.uint8], bits: int) -> Rows:
+    """Codes [N, K/8] as unit rows whose inner product is 1 - 2 * Hamming distance / bits."""
+    signs = np.unpackbits(codes[:, : bits // 8], axis=1).astype(np.float32) * 2 - 1
+    return signs / np.float32(bits**0.5)
+
+
+def _add_trained(
+    found: Evaluation,
+    judgement: Judgement,
+    encoder: KeyEncoder,
+    bits: int | None,
+    line: str,
+    requests: Sequence[Request],
+    labels: Labels,
+) -> None:
+    """Add what is kept of the model itself: thresholds, replay curve, worst mistakes."""
+    for threshold in judgement.thresholds.values():
+        if threshold.value is not None and bits in (None, encoder.space.bits):
+            found.thresholds.append(
+                StoredThreshold(
+                    kind=threshold.kind if bits is None else f"{threshold.kind}:code",
+                    value=threshold.value,
+                    budget=threshold.budget,
+                    confidence=threshold.confidence,
+                    data=f"{threshold.data}/calibration",
+                    n=threshold.n,
+                    key_space=encoder.space.fingerprint,
+                )
+            )
+    replayed = judgement.replay_curve
+    if replayed is not None:
+        curves = found.curves.setdefault("closed_loop", [])
+        visits = np.array(replayed.visits)
+        if not curves:
+            curves.append(Curve("oracle", visits, np.array(replayed.oracle)))
+        curves.append(Curve(line, visits, np.array(replayed.hits)))
+    if bits is not None:
+        return
+    for pairs, missed in ((judgement.worst_false_hits, False), (judgement.worst_misses, True)):
+        for query, other, similarity in pairs[:PAIRS_SHOWN]:
+            asked, served = requests[query], requests[other]
+            kinds = count_kinds(labels, np.array([query]), np.array([other]))
+            kind = MISS if missed else next(k for k, count in kinds.items() if count)
+            found.pairs.append(
+                Pair(
+                    _bytes(asked), asked.text, asked.response,
+                    _bytes(served), served.text, served.response,
+                    similarity, kind,
+                )
+            )  # fmt: skip
+
+
+def _bytes(request: Request) -> bytes | None:
+    if isinstance(request.image, str | Path):
+        return Path(request.image).read_bytes()
+    return request.image if isinstance(request.image, bytes) else None

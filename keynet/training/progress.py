@@ -1,0 +1,31 @@
+"""Progress of a long training as lines: step, loss, speed, time left."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import pytorch_lightning as pl
+
+log = logging.getLogger("train")
+
+
+class Progress(pl.Callback):
+    """Logs a line at the end of each epoch, readable in a terminal and in a file alike."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Remember when and where this process began."""
+        self._start, self._first = time.monotonic(), trainer.global_step
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log where the training stands."""
+        steps: Any = trainer.estimated_stepping_batches
+        done = trainer.global_step
+        pace = (time.monotonic() - self._start) / max(1, done - self._first)
+        left = (steps - done) * pace
+        loss = trainer.callback_metrics.get("loss")
+        log.info(
+            "step %d of %d, loss %.3f, %.2f s a step, %d min %02d s left",
+            done, steps, float("nan") if loss is None else float(loss), pace, left // 60, left % 60,
+        )  # fmt: skip

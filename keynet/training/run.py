@@ -1,0 +1,88 @@
+"""A run directory: made or resumed, never mixed with another configuration's."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+CONFIG = "config.yaml"
+# What may differ between a run and its continuation: it changes no key.
+FREE = ("run_dir", "evaluation", "num_workers", "trainer")
+
+
+class RunError(ValueError):
+    """A run directory that cannot be used; the message says why and what to do."""
+
+
+def open_run(folder: str | Path, config: dict[str, Any]) -> Path | None:
+    """Make a run directory, or return the checkpoint from which it goes on.
+
+    Args:
+        folder: The run directory.
+        config: The resolved configuration of this run.
+
+    Raises:
+        RunError: When it cannot be written, holds a run of another configuration, or its
+            checkpoint cannot be read.
+    """
+    run = Path(folder)
+    stored = run / CONFIG
+    try:
+        (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+        if not stored.exists():
+            temporary = stored.with_suffix(".tmp")
+            temporary.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+            os.replace(temporary, stored)
+    except OSError as error:
+        raise RunError(
+            f"run directory {run} cannot be written ({error.strerror}); give another: run_dir=..."
+        ) from error
+    before = yaml.safe_load(stored.read_text(encoding="utf-8"))
+    changed = _first_difference(_without_free(before), _without_free(config))
+    if changed:
+        raise RunError(
+            f"run directory {run} belongs to another configuration: {changed}; "
+            "give the same options to go on, or another run_dir"
+        )
+    checkpoint = run / "checkpoints" / "last.ckpt"
+    if not checkpoint.exists():
+        return None
+    try:
+        content = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        readable = "state_dict" in content
+    except (RuntimeError, EOFError, OSError, TypeError, pickle.UnpicklingError):
+        readable = False
+    if not readable:
+        raise RunError(
+            f"{checkpoint} is damaged or no checkpoint of this program; "
+            "remove it to train from the start, or give another run_dir"
+        )
+    return checkpoint
+
+
+def point_latest(run: str | Path) -> None:
+    """Let ``latest`` beside the run directory point to it, in one step."""
+    folder = Path(run).absolute()
+    temporary = folder.parent / f".latest-{os.getpid()}"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(folder.name)
+    os.replace(temporary, folder.parent / "latest")
+
+
+def _without_free(config: Any) -> Any:
+    return {key: value for key, value in config.items() if key not in FREE}
+
+
+def _first_difference(before: Any, now: Any, place: str = "") -> str | None:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in [*before, *(k for k in now if k not in before)]:
+            found = _first_difference(before.get(key), now.get(key), f"{place}.{key}".lstrip("."))
+            if found:
+                return found
+        return None
+    return None if before == now else f"{place} was {before!r} and is {now!r}"

@@ -1,0 +1,41 @@
+"""Judge an export on a data source: python -m scripts.evaluate export=PATH data=easy_vqa"""
+
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from data.perturb import perturbations
+from keynet.evaluation.evaluate import evaluate
+from keynet.evaluation.output import write_evaluation
+from keynet.export.loader import load_key_model
+
+
+def run(cfg: DictConfig) -> None:
+    """Load, evaluate, report."""
+    encoder = load_key_model(cfg.export)
+    source = instantiate(cfg.data.source)
+    options = instantiate(cfg.evaluation, _convert_="all")
+    method = encoder.space.name
+    found = evaluate(encoder, source, method=method, perturb=perturbations, **options)
+    folder = Path(cfg.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_evaluation(found, folder, " ".join(["python", *sys.argv]), source.attribution)
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="evaluate")
+def main(cfg: DictConfig) -> None:
+    """Run, and turn what a user can mend into one line."""
+    try:
+        run(cfg)
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        sys.exit(f"error: {error}")
+    except InstantiationException as error:
+        sys.exit(f"error: {error.__cause__ or error}")
+
+
+if __name__ == "__main__":
+    main()

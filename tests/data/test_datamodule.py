@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from data.datamodule import RequestBatches, RequestDataModule
+from keynet.preprocess import Preprocessor
+from keynet.types import Request, RequestError, TrainingBatch
+
+SIZE = 16
+
+
+def data_module(source: Any, **changes: Any) -> RequestDataModule:
+    settings: dict[str, Any] = {
+        "image_size": SIZE, "max_tokens": 32, "long_text": "error", "vocab_size": 300,
+        "batch_size": 16, "batches_per_epoch": 3, "seed": 0, "num_workers": 0, "cache_gib": 0.1,
+    }  # fmt: skip
+    return RequestDataModule(source=source, **(settings | changes))
+
+
+@pytest.fixture(scope="module")
+def module(toy_source: Any) -> RequestDataModule:
+    return data_module(toy_source)
+
+
+def dataset(module: RequestDataModule, cache_gib: float = 0.1) -> RequestBatches:
+    return RequestBatches(module.requests, module.preprocessor, cache_gib=cache_gib)
+
+
+@pytest.fixture
+def mixed(module: RequestDataModule) -> list[int]:
+    """Indices with the same picture twice, the same text twice, each modality absent."""
+    image_alone = next(i for i, r in enumerate(module.requests) if r.text is None)
+    text_alone = next(i for i, r in enumerate(module.requests) if r.image is None)
+    return [0, 1, 0, 15, image_alone, text_alone, 2, 16]
+
+
+def test_shapes_and_types(module: RequestDataModule, mixed: list[int]) -> None:
+    batch = dataset(module)[mixed]
+    unique_images = len({module.requests[i].image for i in mixed})
+    unique_texts = len({module.requests[i].text for i in mixed})
+    length = batch.tokens.shape[1]
+    expected = {
+        "images": (torch.uint8, (unique_images, 3, SIZE, SIZE)),
+        "image_mask": (torch.bool, (8,)),
+        "tokens": (torch.int64, (unique_texts, length)),
+        "token_mask": (torch.bool, (unique_texts, length)),
+        "image_index": (torch.int64, (8,)),
+        "text_index": (torch.int64, (8,)),
+        "group": (torch.int64, (8,)),
+        "entity": (torch.int64, (8,)),
+    }
+    assert {n: (t.dtype, tuple(t.shape)) for n, t in batch._asdict().items()} == expected
+    assert unique_images < 8 and unique_texts < 8
+
+
+def test_indices_give_each_request_its_own_picture_and_text(
+    module: RequestDataModule, mixed: list[int]
+) -> None:
+    batch = dataset(module)[mixed]
+    served = module.preprocessor([module.requests[i] for i in mixed])  # as in serving
+    assert torch.equal(batch.images[batch.image_index], served.images)
+    assert torch.equal(batch.image_mask, served.image_mask)
+    length = batch.tokens.shape[1]
+    assert torch.equal(batch.tokens[batch.text_index], served.tokens[:, :length])
+    assert torch.equal(batch.token_mask[batch.text_index], served.token_mask[:, :length])
+    assert not served.token_mask[:, length:].any()
+
+
+def test_labels_number_groups_and_entities(module: RequestDataModule, mixed: list[int]) -> None:
+    batch = dataset(module)[mixed]
+    for name, numbers in (("group", batch.group), ("entity", batch.entity)):
+        labels = [getattr(module.requests[i], name) for i in mixed]
+        for i, one in enumerate(labels):
+            for j, other in enumerate(labels):
+                assert (numbers[i] == numbers[j]) == (one == other), (name, i, j)
+    assert (
+        batch.entity[mixed.index(next(i for i in mixed if module.requests[i].image is None))] == -1
+    )
+
+
+def test_numbers_of_groups_agree_between_batches(module: RequestDataModule) -> None:
+    batches = dataset(module)
+    assert batches[[0, 1]].group[0] == batches[[5, 0]].group[1]
+
+
+def count_decoded(module: RequestDataModule, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    decoded: list[bytes] = []
+    original = Preprocessor.image
+
+    def image(self: Preprocessor, source: bytes) -> Tensor:
+        decoded.append(source)
+        return original(self, source)
+
+    monkeypatch.setattr(Preprocessor, "image", image)
+    return decoded
+
+
+def test_a_picture_is_decoded_once(
+    module: RequestDataModule, monkeypatch: pytest.MonkeyPatch, mixed: list[int]
+) -> None:
+    decoded = count_decoded(module, monkeypatch)
+    batches = dataset(module)
+    first = batches[mixed]
+    again = batches[mixed]
+    assert len(decoded) == len(set(decoded)) == len(first.images) - 1  # all but the absent one
+    assert torch.equal(first.images, again.images)
+
+
+def test_without_a_cache_it_is_decoded_once_a_batch(
+    module: RequestDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = count_decoded(module, monkeypatch)
+    batches = dataset(module, cache_gib=0.0)
+    batches[[0, 1, 2]]
+    batches[[0, 1, 2]]
+    assert len(decoded) == 2
+
+
+def test_the_cache_keeps_no_more_than_its_limit(
+    module: RequestDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = count_decoded(module, monkeypatch)
+    batches = dataset(module, cache_gib=1.5 * 3 * SIZE**2 / 2**30)  # room for one
+    for _ in range(3):
+        batches[[0, 15]]
+    assert decoded.count(module.requests[0].image) == 1
+    assert decoded.count(module.requests[15].image) == 3
+
+
+def test_a_kept_picture_is_not_changed_by_a_batch_that_is(module: RequestDataModule) -> None:
+    batches = dataset(module)
+    expected = batches[[0]].images.clone()
+    batches[[0]].images.zero_()
+    assert torch.equal(batches[[0]].images, expected)
+
+
+def test_batches_of_pictures_alone_or_texts_alone(module: RequestDataModule) -> None:
+    pictures = [i for i, r in enumerate(module.requests) if r.text is None]
+    texts = [i for i, r in enumerate(module.requests) if r.image is None]
+    batch = dataset(module)[pictures]
+    assert batch.tokens.shape == (1, 1) and not batch.token_mask.any()
+    batch = dataset(module)[texts]
+    assert not batch.image_mask.any()
+    assert not batch.images.any()
+    assert (batch.entity == -1).all()
+
+
+def test_the_loader_gives_the_batches_of_its_sampler(module: RequestDataModule) -> None:
+    loader = module.train_dataloader()
+    loaded = list(loader)
+    expected = [dataset(module)[indices] for indices in loader.sampler]
+    assert len(loaded) == len(loader) == 3
+    for one, other in zip(loaded, expected, strict=True):
+        assert isinstance(one, TrainingBatch)
+        assert all(map(torch.equal, one, other))
+    loader.sampler.set_epoch(1)
+    assert not all(map(torch.equal, next(iter(loader)), expected[0]))
+
+
+def test_the_tokenizer_knows_the_texts_of_training(module: RequestDataModule) -> None:
+    assert len(module.preprocessor.tokenise("what colour is it")) <= 8
+    assert module.preprocessor.max_tokens == 32
+
+
+def test_a_text_too_long_for_the_model_is_an_error(toy_source: Any) -> None:
+    module = data_module(toy_source, max_tokens=8, vocab_size=256)
+    with pytest.raises(RequestError, match="the model takes 8"):
+        dataset(module)[[0]]
+    folded = data_module(toy_source, max_tokens=16, vocab_size=256, long_text="fold")
+    assert dataset(folded)[[0]].tokens.shape == (1, 16)
+
+
+def test_requests_are_those_of_the_training_split() -> None:
+    class Source:
+        def requests(self, split: str) -> list[Request]:
+            return [Request(text=f"{split} {n}") for n in range(3)]
+
+    assert [r.text for r in data_module(Source()).requests] == ["train 0", "train 1", "train 2"]

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from keynet.models.image_tower import ImageTower
+
+FROZEN = 3
+
+
+def pictures(count: int = 6, size: int = 40) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
+
+
+def tower(frozen_blocks: int) -> ImageTower:
+    torch.manual_seed(0)
+    return ImageTower(pretrained=True, frozen_blocks=frozen_blocks)
+
+
+def is_frozen(name: str) -> bool:
+    parts = name.split(".")
+    return parts[0] == "frozen" or parts[1] in ("conv_stem", "bn1") or (
+        parts[1] == "blocks" and int(parts[2]) < FROZEN
+    )  # fmt: skip
+
+
+def test_only_the_trained_part_moves_in_a_training_step() -> None:
+    model = tower(FROZEN).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.1)
+    features = model(pictures())
+    (
+        features * torch.randn(features.shape, generator=torch.Generator().manual_seed(1))
+    ).sum().backward()
+    optimizer.step()
+    moved = {
+        name: not torch.equal(value, before[name]) for name, value in model.state_dict().items()
+    }
+    assert sum(map(is_frozen, moved)) > 50
+    assert not [name for name in moved if is_frozen(name) and moved[name]]
+    assert not [name for name in moved if not is_frozen(name) and not moved[name]]
+
+
+def test_frozen_parameters_want_no_gradient_and_every_other_gets_one() -> None:
+    model = tower(FROZEN).train()
+    model(pictures()).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.requires_grad == (not is_frozen(name)), name
+        assert (parameter.grad is None) == is_frozen(name), name
+
+
+def test_evaluation_does_not_depend_on_frozen_blocks() -> None:
+    x = pictures()
+    with torch.no_grad():
+        expected = tower(0).eval()(x)
+        for frozen_blocks in (1, 7):
+            assert torch.equal(tower(frozen_blocks).eval()(x), expected)
+
+
+@pytest.mark.parametrize("frozen_blocks", [1, FROZEN, 7])
+def test_the_forward_of_training_goes_through_the_same_layers(frozen_blocks: int) -> None:
+    x = pictures()
+    model = tower(frozen_blocks)
+    with torch.no_grad():
+        expected = model.eval()(x)
+        model.train()
+        model.trunk.eval()  # batch statistics aside, only bf16 in the frozen part is left
+        found = model(x)
+    assert found.dtype == torch.float32
+    assert torch.cosine_similarity(found, expected).min() > 0.99
+    assert not torch.equal(found, expected)
+
+
+def test_batch_statistics_of_the_frozen_part_stay_off_after_train() -> None:
+    model = tower(FROZEN).eval().train()
+    assert not any(module.training for module in model.frozen.modules())
+    assert model.trunk.blocks[FROZEN].training
+    assert model.trunk.bn2.training
+
+
+def test_features_of_a_picture_do_not_depend_on_the_batch() -> None:
+    x = pictures()
+    model = tower(FROZEN).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(x)[2:3], model(x[2:3]), rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_frozen_trains_everything() -> None:
+    assert all(p.requires_grad for p in tower(0).parameters())
+
+
+@pytest.mark.parametrize("frozen_blocks", [-1, 8])
+def test_frozen_blocks_out_of_range(frozen_blocks: int) -> None:
+    with pytest.raises(ValueError, match=f"frozen_blocks={frozen_blocks}: expected 0 to 7"):
+        ImageTower(pretrained=False, frozen_blocks=frozen_blocks)
+
+
+def test_num_features_is_the_width() -> None:
+    model = tower(0).eval()
+    with torch.no_grad():
+        assert model(pictures(2)).shape == (2, model.num_features)

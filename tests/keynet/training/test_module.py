@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+
+from data.datamodule import RequestDataModule
+from keynet.training.module import KeyModule
+from keynet.types import KeyOutput, TrainingBatch
+
+Make = Callable[..., KeyModule]
+MakeData = Callable[..., RequestDataModule]
+
+
+class Constant(nn.Module):
+    """A loss of one value, with a gradient."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
+        return output.key.sum() * 0 + self.value
+
+
+def trainer(folder: Path, *callbacks: pl.Callback, epochs: int = 4) -> pl.Trainer:
+    """As ``train.py`` makes it: a checkpoint an epoch of two steps."""
+    # With save_top_k=0 Lightning 2.6 writes last.ckpt at the end of the training alone.
+    checkpoint = ModelCheckpoint(
+        folder / "checkpoints", filename="last", save_top_k=1, enable_version_counter=False
+    )
+    return pl.Trainer(
+        accelerator="cpu", devices=1, max_epochs=epochs, gradient_clip_val=1.0, logger=False,
+        default_root_dir=folder, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[checkpoint, *callbacks],
+        log_every_n_steps=1,
+    )  # fmt: skip
+
+
+def first_batch(data: RequestDataModule) -> TrainingBatch:
+    return next(iter(data.train_dataloader()))
+
+
+class KilledError(Exception):
+    """Stands for a process that ends in the middle of an epoch."""
+
+
+class KillAt(pl.Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            raise KilledError
+
+
+class Rates(pl.Callback):
+    """Learning rates of all groups, each step."""
+
+    def __init__(self) -> None:
+        self.rates: list[list[float]] = []
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        self.rates.append([group["lr"] for group in trainer.optimizers[0].param_groups])
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(
+    tmp_path_factory: pytest.TempPathFactory, make_module: Make, toy_source: Any
+) -> tuple[KeyModule, Rates]:
+    data = RequestDataModule(
+        source=toy_source, image_size=16, max_tokens=32, long_text="error", vocab_size=300,
+        batch_size=16, batches_per_epoch=2, seed=0, num_workers=0, cache_gib=0.1,
+    )  # fmt: skip
+    module, rates = make_module(), Rates()
+    trainer(tmp_path_factory.mktemp("run"), rates).fit(module, datamodule=data)
+    return module, rates
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+@pytest.mark.parametrize("killed_at", [4, 5])
+def test_a_resumed_training_gives_the_weights_of_an_uninterrupted_one(
+    tmp_path: Path,
+    make_module: Make,
+    make_data: MakeData,
+    uninterrupted: tuple[KeyModule, Rates],
+    killed_at: int,
+) -> None:
+    with pytest.raises(KilledError):
+        trainer(tmp_path, KillAt(killed_at)).fit(make_module(), datamodule=make_data())
+    checkpoint = tmp_path / "checkpoints" / "last.ckpt"
+    resumed = make_module(seed=99)  # whatever it was made with comes from the checkpoint
+    again = trainer(tmp_path)
+    again.fit(resumed, datamodule=make_data(), ckpt_path=checkpoint, weights_only=True)
+    assert again.global_step == 8
+    expected = uninterrupted[0].state_dict()
+    found = resumed.state_dict()
+    assert found.keys() == expected.keys()
+    assert not [name for name in expected if not torch.equal(found[name], expected[name])]
+
+
+def test_another_seed_of_the_batches_gives_other_weights(
+    tmp_path: Path,
+    make_module: Make,
+    make_data: MakeData,
+    uninterrupted: tuple[KeyModule, Rates],
+) -> None:
+    other = make_module()
+    trainer(tmp_path).fit(other, datamodule=make_data(seed=1))
+    weight = "model.fusion.mlp.0.weight"
+    assert not torch.equal(other.state_dict()[weight], uninterrupted[0].state_dict()[weight])
+
+
+def test_rates_rise_then_fall_as_a_cosine(uninterrupted: tuple[KeyModule, Rates]) -> None:
+    share = torch.tensor(uninterrupted[1].rates)
+    assert share.shape[0] == 8
+    share = share / torch.tensor([1e-3, 1e-3, 1e-2, 1e-2])
+    angle = torch.arange(6) / 6 * torch.pi
+    expected = torch.cat([torch.tensor([0.5, 1.0]), 0.5 * (1 + torch.cos(angle))])
+    torch.testing.assert_close(share, expected[:, None].expand(8, 4), atol=1e-5, rtol=1e-4)
+
+
+def test_training_moves_what_is_trained_alone(
+    make_module: Make, uninterrupted: tuple[KeyModule, Rates]
+) -> None:
+    before, after = make_module().state_dict(), uninterrupted[0].state_dict()
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert {"model.image_encoder.stem.weight", "model.image_encoder.stem.bias"} <= same
+    # Without absent modalities' own vector only what no batch needs may stay: nothing here.
+    assert same == {"model.image_encoder.stem.weight", "model.image_encoder.stem.bias"}
+
+
+def test_training_lowers_the_loss(
+    make_module: Make, make_data: MakeData, uninterrupted: tuple[KeyModule, Rates]
+) -> None:
+    batch = first_batch(make_data())
+    values = []
+    for module in (make_module(), uninterrupted[0]):
+        with torch.no_grad():
+            output = module.model.eval()(*batch[:6])
+            values.append(float(module.losses["group_contrast"](output, batch)))
+        module.train()
+    assert values[1] < values[0]
+
+
+def test_the_loss_is_the_weighted_sum(
+    make_module: Make, make_data: MakeData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = {
+        "a": {"weight": 2.0, "loss": Constant(3.0)},
+        "b": {"weight": 0.5, "loss": Constant(1.0)},
+    }
+    module, logged = make_module(losses=losses), {}
+    monkeypatch.setattr(module, "log", lambda name, value, **_: logged.update({name: value.item()}))
+    loss = module.training_step(first_batch(make_data()), 0)
+    assert loss.item() == pytest.approx(6.5)
+    assert logged == pytest.approx({"loss/a": 3.0, "loss/b": 1.0, "loss": 6.5})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_the_training(
+    tmp_path: Path, make_module: Make, make_data: MakeData, value: float
+) -> None:
+    module = make_module(losses={"bad": {"weight": 1.0, "loss": Constant(value)}})
+    with pytest.raises(FloatingPointError, match=rf"the loss is {value} at step 0; lower"):
+        trainer(tmp_path).fit(module, datamodule=make_data())
+    assert not list(tmp_path.glob("checkpoints/*.ckpt"))
+
+
+def test_parameter_groups(make_module: Make) -> None:
+    module = make_module()
+    module._trainer = SimpleNamespace(estimated_stepping_batches=100)  # type: ignore[assignment]
+    optimizer = module.configure_optimizers()["optimizer"]
+    name_of = {id(p): name for name, p in module.named_parameters()}
+    seen: dict[str, dict[str, Any]] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            assert name_of[id(parameter)] not in seen
+            seen[name_of[id(parameter)]] = group
+    trained = {name for name, p in module.named_parameters() if p.requires_grad}
+    assert set(seen) == trained
+    assert not [name for name in seen if "stem" in name]
+    for name, group in seen.items():
+        # The schedule starts at 1 / 25 of the peak: the warm-up is a quarter of 100 steps.
+        peak = 1e-3 if "image_encoder" in name else 1e-2
+        assert group["lr"] == pytest.approx(peak / 25), name
+        plain = name.endswith("bias") or "norm" in name or "embedding" in name or "position" in name
+        assert (group["weight_decay"] == 0) == plain, name
+
+
+def test_no_losses() -> None:
+    with pytest.raises(ValueError, match="no losses: give at least one under loss"):
+        KeyModule(
+            model=nn.Identity(), losses={}, learning_rate=1.0, image_learning_rate=1.0,
+            weight_decay=0.0, warmup_share=0.0,
+        )  # fmt: skip

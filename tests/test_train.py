@@ -1,0 +1,139 @@
+"""The whole road once, and once stopped on the way, as a user would: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RUNS = "outputs/smoke/easy_vqa"
+TINY = (
+    "experiment=demo", "data=easy_vqa", "name=smoke", "steps=2", "steps_per_checkpoint=1",
+    "batch_size=24", "image_size=32", "data.source.fold=dev", "encoder.image.pretrained=false",
+    "evaluation.with_baselines=false", "evaluation.settings.visits=300",
+    "evaluation.settings.orders=1", "evaluation.consistency_requests=16",
+    "evaluation.latency_requests=4",
+)  # fmt: skip
+
+pytestmark = pytest.mark.slow
+
+
+def command(*overrides: str) -> list[str]:
+    return [sys.executable, str(ROOT / "train.py"), *overrides]
+
+
+def train(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*overrides), cwd=folder, capture_output=True, text=True, check=False, timeout=600
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which a run was made."""
+    folder = tmp_path_factory.mktemp("train")
+    done = train(folder, *TINY, f"run_dir={RUNS}/first")
+    assert done.returncode == 0, done.stderr
+    assert "oracle" in done.stdout
+    assert "easy-VQA by Victor Zhou" in done.stdout
+    return folder
+
+
+def test_a_run_leaves_report_export_and_latest(trained: Path) -> None:
+    latest = trained / RUNS / "latest"
+    assert latest.is_symlink()
+    assert latest.resolve() == trained / RUNS / "first"
+    found = {path.name for path in latest.iterdir()}
+    assert {"report.json", "report.html", "export", "checkpoints", ".hydra", "config.yaml"} <= found
+    report = json.loads((latest / "report.json").read_text())
+    assert report["schema"] == 1
+    assert "train.py" in report["command"]
+    ours = [r for r in report["records"] if r["method"] == "smoke"]
+    assert {r["bits"] for r in ours} >= {None, 64, 128, 256}
+    assert {r["data"] for r in ours} == {"easy_vqa"}
+    assert {"p_chr_auc", "consistency_codes", "latency_ms_p50"} <= {r["metric"] for r in ours}
+    assert "easy-VQA by Victor Zhou" in (latest / "report.html").read_text()
+
+
+def test_the_export_loads_and_encodes(trained: Path) -> None:
+    from keynet import Request, load_key_model
+
+    encoder = load_key_model(trained / RUNS / "latest" / "export")
+    keys = encoder.encode(
+        [Request(text="is there a circle?"), Request(text="what shape is present?")]
+    )
+    assert len({str(key) for key in keys}) == 2
+
+
+def test_the_same_command_gives_the_same_codes(trained: Path) -> None:
+    done = train(trained, *TINY, f"run_dir={RUNS}/second")
+    assert done.returncode == 0, done.stderr
+    manifests = [
+        json.loads((trained / RUNS / name / "export" / "manifest.json").read_text())
+        for name in ("first", "second")
+    ]
+    assert manifests[0]["key_space"] == manifests[1]["key_space"]  # with the weights' fingerprint
+    assert (trained / RUNS / "latest").resolve().name == "second"
+
+
+def test_another_configuration_in_the_same_directory_is_one_line(trained: Path) -> None:
+    done = train(trained, *TINY, "seed=1", f"run_dir={RUNS}/first")
+    assert done.returncode == 1
+    (line,) = [li for li in done.stderr.splitlines() if li.startswith("error:")]
+    assert "belongs to another configuration: seed was 0 and is 1" in line
+    assert "Traceback" not in done.stderr
+
+
+def test_a_stopped_run_goes_on(trained: Path) -> None:
+    """Stopped by Ctrl-C; what it then makes is what it would have made."""
+    long = ("steps=40", f"run_dir={RUNS}/stopped")
+    process = subprocess.Popen(
+        command(*TINY, *long), cwd=trained, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    checkpoint = trained / RUNS / "stopped" / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    written = checkpoint.exists()
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=120)[1]
+    assert written, error
+    assert process.returncode == 1
+    assert f"run_dir={RUNS}/stopped" in error.splitlines()[-1]
+    assert not (trained / RUNS / "stopped" / "export").exists()
+    assert train(trained, *TINY, *long).returncode == 0
+    assert train(trained, *TINY, "steps=40", f"run_dir={RUNS}/whole").returncode == 0
+    spaces = [
+        json.loads((trained / RUNS / name / "export" / "manifest.json").read_text())["key_space"]
+        for name in ("stopped", "whole")
+    ]
+    assert spaces[0] == spaces[1]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("experiment=dmeo",), "dmeo"),
+        (("stepss=3",), "stepss"),
+        (("+encoder.text.widht=3", "data=easy_vqa"), "widht"),
+        (("batch_size=7", "data=easy_vqa"), "batch_size=7"),
+        (("data=easy_vqa", "data.source.fold=tset"), "data.fold='tset'"),
+        (("data=easy_vqa", "run_dir=file/run"), "cannot be written"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_without_a_traceback(
+    tmp_path: Path, overrides: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = train(tmp_path, *overrides)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("outputs/*/*/latest"))

@@ -1,0 +1,76 @@
+"""Train, export and judge a key model: python train.py experiment=demo"""
+
+import logging
+import sys
+from pathlib import Path
+
+import hydra
+import pytorch_lightning as pl
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger
+
+from data.perturb import perturbations
+from keynet.evaluation.evaluate import evaluate
+from keynet.evaluation.output import write_evaluation
+from keynet.export.exporter import export_key_model
+from keynet.export.loader import load_key_model
+from keynet.training.config import register
+from keynet.training.progress import Progress
+from keynet.training.run import RunError, open_run, point_latest
+
+register()
+GOLDEN_REQUESTS = 8
+log = logging.getLogger("train")
+
+
+def run(cfg: DictConfig) -> None:
+    """Fit (or go on fitting), export, evaluate, report."""
+    folder = Path(HydraConfig.get().runtime.output_dir)  # run_dir, as Hydra resolved it
+    checkpoint = open_run(folder, OmegaConf.to_container(cfg, resolve=True))
+    log.info("run directory %s; stopped, it goes on with run_dir=%s", folder, folder)
+    pl.seed_everything(cfg.seed, workers=True)
+    data = instantiate(cfg.data)
+    module = instantiate(cfg.module)(model=instantiate(cfg.model), losses=instantiate(cfg.loss))
+    trainer = instantiate(
+        cfg.trainer,
+        max_epochs=-(-cfg.steps // cfg.steps_per_checkpoint),
+        default_root_dir=folder,
+        logger=CSVLogger(folder, name="", version="metrics"),
+        callbacks=[
+            ModelCheckpoint(folder / "checkpoints", save_top_k=0, save_last=True),
+            Progress(),
+        ],
+        log_every_n_steps=10,
+    )
+    trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    if trainer.interrupted:
+        raise RunError(f"stopped; to go on: give the same options and run_dir={folder}")
+    source, export = data.source, folder / "export"
+    golden = data.requests[:: max(1, len(data.requests) // GOLDEN_REQUESTS)]
+    export_key_model(
+        module.model, data.preprocessor, export, cfg.name, 1, golden, attribution=source.attribution
+    )
+    options = instantiate(cfg.evaluation, _convert_="all")
+    model = load_key_model(export)
+    found = evaluate(model, source, method=cfg.name, perturb=perturbations, **options)
+    write_evaluation(found, folder, " ".join(["python", *sys.argv]), source.attribution, export)
+    point_latest(folder)
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="train")
+def main(cfg: DictConfig) -> None:
+    """Run, and turn what a user can mend into one line."""
+    try:
+        run(cfg)
+    except (ValueError, OSError, ModuleNotFoundError, FloatingPointError) as error:
+        sys.exit(f"error: {error}")
+    except InstantiationException as error:
+        sys.exit(f"error: {error.__cause__ or error}")
+
+
+if __name__ == "__main__":
+    main()
