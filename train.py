@@ -7,7 +7,6 @@ from pathlib import Path
 import hydra
 import pytorch_lightning as pl
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import ModelCheckpoint
@@ -18,9 +17,9 @@ from keynet.evaluation.evaluate import evaluate
 from keynet.evaluation.output import write_evaluation
 from keynet.export.exporter import export_key_model
 from keynet.export.loader import load_key_model
-from keynet.training.config import register
+from keynet.training.config import explained, register
 from keynet.training.progress import Progress
-from keynet.training.run import RunError, open_run, point_latest
+from keynet.training.run import open_run, point_latest
 
 register()
 GOLDEN_REQUESTS = 8
@@ -41,14 +40,12 @@ def run(cfg: DictConfig) -> None:
         default_root_dir=folder,
         logger=CSVLogger(folder, name="", version="metrics"),
         callbacks=[
-            ModelCheckpoint(folder / "checkpoints", save_top_k=0, save_last=True),
+            ModelCheckpoint(folder / "checkpoints", "last", enable_version_counter=False),
             Progress(),
         ],
         log_every_n_steps=10,
     )
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
-    if trainer.interrupted:
-        raise RunError(f"stopped; to go on: give the same options and run_dir={folder}")
     source, export = data.source, folder / "export"
     golden = data.requests[:: max(1, len(data.requests) // GOLDEN_REQUESTS)]
     export_key_model(
@@ -63,14 +60,9 @@ def run(cfg: DictConfig) -> None:
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(cfg: DictConfig) -> None:
-    """Run, and turn what a user can mend into one line."""
-    try:
-        run(cfg)
-    except (ValueError, OSError, ModuleNotFoundError, FloatingPointError) as error:
-        sys.exit(f"error: {error}")
-    except InstantiationException as error:
-        sys.exit(f"error: {error.__cause__ or error}")
+    """Compose and run."""
+    run(cfg)
 
 
 if __name__ == "__main__":
-    main()
+    explained(main)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
 
 from data.requests import Source
 from data.sampler import HardNegativeBatchSampler
@@ -15,36 +16,52 @@ from data.tokenizer import train_tokenizer
 from keynet.preprocess import Preprocessor
 from keynet.types import Request, TrainingBatch
 
+STEM_BATCH = 64
+PAD_PICTURES, PAD_TEXTS, PAD_TOKENS = 8, 32, 8
+
 
 class RequestBatches(Dataset[TrainingBatch]):
-    """Batches by lists of request indices; a picture is decoded once and kept up to a limit.
+    """Batches by lists of request indices.
 
     Args:
         requests: Training requests.
         preprocessor: Decodes and tokenises, as in serving.
-        cache_gib: Decoded pictures kept in memory, GiB.
+        stem: Frozen part of the image encoder, uint8 [B, 3, S, S] to [B, C, h, w]: its outputs are
+            made once, in batches that do not depend on the training, and kept in memory.
     """
 
     def __init__(
-        self, requests: Sequence[Request], preprocessor: Preprocessor, *, cache_gib: float
+        self,
+        requests: Sequence[Request],
+        preprocessor: Preprocessor,
+        stem: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.requests = requests
         self.preprocessor = preprocessor
         self.group = _numbers([request.group for request in requests])
         self.entity = _numbers([request.entity for request in requests])
         self._tokens: dict[str, list[int]] = {}
-        self._pictures: dict[Hashable, Tensor] = {}
-        picture_bytes = 3 * preprocessor.image_size**2
-        self._kept_pictures = int(cache_gib * 2**30 / picture_bytes)
+        self._stored: dict[Hashable, Tensor] = {}
+        size = preprocessor.image_size
+        self._absent = torch.zeros(3, size, size, dtype=torch.uint8)
+        if stem is not None:
+            self._absent = self._store(stem)
+
+    def _store(self, stem: Callable[[Tensor], Tensor]) -> Tensor:
+        images = list(dict.fromkeys(r.image for r in self.requests if r.image is not None))
+        for first in tqdm(
+            range(0, len(images), STEM_BATCH), desc="frozen image features", disable=None
+        ):
+            chunk = images[first : first + STEM_BATCH]
+            features = stem(torch.stack([self.preprocessor.image(image) for image in chunk]))
+            self._stored.update(zip(chunk, features.unbind(0), strict=True))
+        return stem(self._absent[None])[0]
 
     def _picture(self, request: Request) -> Tensor:
-        known = self._pictures.get(request.image)
-        if known is not None:
-            return known
-        picture = self.preprocessor.image(request.image)
-        if len(self._pictures) < self._kept_pictures:
-            self._pictures[request.image] = picture
-        return picture
+        if request.image is None:
+            return self._absent
+        stored = self._stored.get(request.image)
+        return self.preprocessor.image(request.image) if stored is None else stored
 
     def _text(self, text: str | None) -> list[int]:
         if text is None:
@@ -60,21 +77,25 @@ class RequestBatches(Dataset[TrainingBatch]):
         text_row: dict[str | None, int] = {}
         image_index = [image_row.setdefault(r.image, len(image_row)) for r in requests]
         text_index = [text_row.setdefault(r.text, len(text_row)) for r in requests]
-        size = self.preprocessor.image_size
-        absent = torch.zeros(3, size, size, dtype=torch.uint8)
         pictures: dict[int, Tensor] = {}
         for request, row in zip(requests, image_index, strict=True):
             if row not in pictures:
-                pictures[row] = absent if request.image is None else self._picture(request)
+                pictures[row] = self._picture(request)
+        rows = [pictures[row] for row in range(len(image_row))]
+        # Few distinct shapes: a kernel is compiled for each. Pictures are padded by pictures of the
+        # batch, which keeps its BatchNorm statistics.
+        rows += rows[: -len(rows) % PAD_PICTURES]
         texts = [self._text(text) for text in text_row]
-        length = max(1, *map(len, texts)) if texts else 1
+        texts += [[]] * (-len(texts) % PAD_TEXTS)
+        longest = max(1, *map(len, texts))
+        length = longest + -longest % PAD_TOKENS
         tokens = torch.zeros(len(texts), length, dtype=torch.int64)
         token_mask = torch.zeros(len(texts), length, dtype=torch.bool)
         for row, ids in enumerate(texts):
             tokens[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
             token_mask[row, : len(ids)] = True
         return TrainingBatch(
-            images=torch.stack([pictures[row] for row in range(len(image_row))]),
+            images=torch.stack(rows),
             image_mask=torch.tensor([r.image is not None for r in requests]),
             tokens=tokens,
             token_mask=token_mask,
@@ -97,8 +118,9 @@ class RequestDataModule(pl.LightningDataModule):
         batch_size: Requests a batch.
         batches_per_epoch: Batches between two checkpoints.
         seed: Of the batches.
-        num_workers: Processes that decode.
-        cache_gib: Decoded pictures kept by each of them, GiB.
+        num_workers: Processes that make batches.
+        store_stems: Keep what the frozen part of the image encoder makes of every picture, which
+            halves a step on a CPU; needs ``stem`` (set by ``KeyModule``) and memory.
     """
 
     def __init__(
@@ -113,12 +135,13 @@ class RequestDataModule(pl.LightningDataModule):
         batches_per_epoch: int,
         seed: int,
         num_workers: int,
-        cache_gib: float,
+        store_stems: bool,
     ) -> None:
         super().__init__()
         self.source = source
         self.batch_size, self.batches_per_epoch = batch_size, batches_per_epoch
-        self.seed, self.num_workers, self.cache_gib = seed, num_workers, cache_gib
+        self.seed, self.num_workers, self.store_stems = seed, num_workers, store_stems
+        self.stem: Callable[[Tensor], Tensor] | None = None
         self.requests = source.requests("train")
         texts = {request.text for request in self.requests if request.text is not None}
         tokenizer = train_tokenizer(texts, vocab_size=vocab_size)
@@ -132,7 +155,8 @@ class RequestDataModule(pl.LightningDataModule):
             batches=self.batches_per_epoch,
             seed=self.seed,
         )
-        dataset = RequestBatches(self.requests, self.preprocessor, cache_gib=self.cache_gib)
+        stem = self.stem if self.store_stems else None
+        dataset = RequestBatches(self.requests, self.preprocessor, stem)
         return DataLoader(
             dataset,
             sampler=sampler,

@@ -24,14 +24,15 @@ PHRASINGS = (  # pattern, family, negated
     (r"is no (?P<arg>.+) present\?", "is", True),
     (r"is there not a (?P<arg>.+) in the image\?", "is", True),
     (r"does the image not contain a (?P<arg>.+)\?", "is", True),
-    (r"what color is the (?P<arg>.+)\?", "color", False),
-    (r"what is the color of the (?P<arg>.+)\?", "color", False),
+    # One shape a picture: "what color is the circle" asks for what "... the shape" asks for.
+    (r"what color is the .+\?", "color", False),
+    (r"what is the color of the .+\?", "color", False),
     (r"what shape does the image contain\?", "shape", False),
     (r"what shape is in the image\?", "shape", False),
     (r"what shape is present\?", "shape", False),
-    (r"what is the (?P<arg>.+) shape\?", "shape", False),
+    (r"what is the \w+ shape\?", "shape", False),
 )
-HELD_OUT = 2  # phrasings of each intent, as long as one is left to learn from
+HELD_OUT = 2  # phrasings of each intent
 
 
 def parse_question(text: str) -> tuple[int, str, bool, str]:
@@ -53,7 +54,7 @@ def parse_question(text: str) -> tuple[int, str, bool, str]:
 
 
 def held_out_texts(texts: Iterable[str], seed: int) -> set[str]:
-    """Return the texts not to train on: two phrasings of each intent where that leaves one.
+    """Return the texts not to train on: two phrasings of each intent.
 
     Which two differs from argument to argument, so that every word is learned with some of them.
     """
@@ -62,9 +63,7 @@ def held_out_texts(texts: Iterable[str], seed: int) -> set[str]:
         by_intent[parse_question(text)[1:]].append(text)
     rng = np.random.default_rng(seed)
     return {
-        str(text)
-        for phrased in by_intent.values()
-        for text in rng.permutation(phrased)[: min(HELD_OUT, len(phrased) - 1)]
+        str(text) for phrased in by_intent.values() for text in rng.permutation(phrased)[:HELD_OUT]
     }
 
 
@@ -87,7 +86,7 @@ class EasyVQA:
 
     def __init__(self, *, seed: int = 0, fold: str = "test") -> None:
         if fold not in ("test", "dev"):
-            raise ValueError(f"data.fold={fold!r}: expected test or dev")
+            raise ValueError(f"data.source.fold={fold!r}: expected test or dev")
         self.seed, self.fold = seed, fold
 
     def requests(self, split: Split) -> list[Request]:

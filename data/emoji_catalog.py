@@ -116,8 +116,11 @@ def render(concepts: Sequence[Concept], size: int) -> dict[str, np.ndarray]:
                     for c in tqdm(concepts, desc=f"rendering {vendor}", unit="drawing")
                 ]
                 np.save(unfinished / f"{vendor}.npy", np.stack(pictures))
-            if not folder.exists():
+            try:
                 unfinished.rename(folder)
+            except OSError:
+                if not folder.exists():  # else another run was first, with the same pictures
+                    raise
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return {vendor: np.load(folder / f"{vendor}.npy", mmap_mode="r") for vendor in VENDORS}

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import hydra
-from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
@@ -12,6 +11,7 @@ from data.perturb import perturbations
 from keynet.evaluation.evaluate import evaluate
 from keynet.evaluation.output import write_evaluation
 from keynet.export.loader import load_key_model
+from keynet.training.config import explained
 
 
 def run(cfg: DictConfig) -> None:
@@ -28,14 +28,9 @@ def run(cfg: DictConfig) -> None:
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="evaluate")
 def main(cfg: DictConfig) -> None:
-    """Run, and turn what a user can mend into one line."""
-    try:
-        run(cfg)
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        sys.exit(f"error: {error}")
-    except InstantiationException as error:
-        sys.exit(f"error: {error.__cause__ or error}")
+    """Compose and run."""
+    run(cfg)
 
 
 if __name__ == "__main__":
-    main()
+    explained(main)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException, InstantiationException
+from omegaconf.errors import OmegaConfBaseException
+
+# What a user can mend: values, files, packages, options. All else keeps its traceback.
+MENDABLE = (
+    ValueError, OSError, ModuleNotFoundError, FloatingPointError, HydraException,
+    OmegaConfBaseException,
+)  # fmt: skip
 
 
 @dataclass
@@ -36,3 +47,13 @@ class Config:
 def register() -> None:
     """Make the schema known to Hydra; called before composing."""
     ConfigStore.instance().store(name="schema", node=Config)
+
+
+def explained(main: Callable[[], None]) -> None:
+    """Call a Hydra ``main`` and end with one line where the user can mend what was wrong."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, instead of printing a traceback itself
+    try:
+        main()
+    except MENDABLE as error:
+        cause = error.__cause__ if isinstance(error, InstantiationException) else None
+        sys.exit(f"error: {cause or error}")

@@ -135,6 +135,7 @@ class Consistency(nn.Module):
         same = batch.entity[:, None] == batch.entity[None]
         same &= batch.group[:, None] == batch.group[None]
         same &= ~torch.eye(len(same), dtype=torch.bool, device=same.device)
+        same &= batch.image_mask[:, None]
         cosine = output.key @ output.key.T
         return ((1 - cosine) * same).sum() / same.sum().clamp(min=1)
 

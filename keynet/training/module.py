@@ -46,6 +46,13 @@ class KeyModule(pl.LightningModule):
         self.weight_decay = weight_decay
         self.warmup_share = warmup_share
 
+    def setup(self, stage: str) -> None:
+        """Hand the frozen part of the image encoder to the data, which may store its outputs."""
+        encoder = self.model.image_encoder
+        if self.trainer.datamodule is not None and getattr(encoder, "frozen", None):
+            stem = encoder.stem
+            self.trainer.datamodule.stem = lambda images: stem(images.to(self.device)).cpu()
+
     def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch.
 
@@ -69,12 +76,19 @@ class KeyModule(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """Return AdamW with a warm-up and a cosine over all steps."""
         image = {id(p) for p in self.model.image_encoder.parameters()}
+        matrices = {
+            id(module.weight)
+            for module in self.model.modules()
+            if isinstance(module, nn.Linear | nn.Conv2d)
+        }
         groups = [
             {
                 "params": [
                     p
                     for p in self.model.parameters()
-                    if p.requires_grad and (id(p) in image) == is_image and (p.ndim > 1) == matrix
+                    if p.requires_grad
+                    and (id(p) in image) == is_image
+                    and (id(p) in matrices) == matrix
                 ],
                 "lr": self.image_learning_rate if is_image else self.learning_rate,
                 "weight_decay": self.weight_decay if matrix else 0.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ import yaml
 
 CONFIG = "config.yaml"
 # What may differ between a run and its continuation: it changes no key.
-FREE = ("run_dir", "evaluation", "num_workers", "trainer")
+FREE = ("run_dir", "evaluation", "num_workers", "accelerator", "devices")
+# What torch.load raises for bytes that are no checkpoint of torch's, by what is wrong with them.
+UNREADABLE = (
+    RuntimeError, EOFError, OSError, TypeError, ValueError, AttributeError, LookupError,
+    struct.error, pickle.UnpicklingError,
+)  # fmt: skip
 
 
 class RunError(ValueError):
@@ -42,7 +48,12 @@ def open_run(folder: str | Path, config: dict[str, Any]) -> Path | None:
         raise RunError(
             f"run directory {run} cannot be written ({error.strerror}); give another: run_dir=..."
         ) from error
-    before = yaml.safe_load(stored.read_text(encoding="utf-8"))
+    try:
+        before = yaml.safe_load(stored.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        before = None
+    if not isinstance(before, dict):
+        raise RunError(f"{stored} is damaged; give another run_dir")
     changed = _first_difference(_without_free(before), _without_free(config))
     if changed:
         raise RunError(
@@ -55,7 +66,7 @@ def open_run(folder: str | Path, config: dict[str, Any]) -> Path | None:
     try:
         content = torch.load(checkpoint, map_location="cpu", weights_only=True)
         readable = "state_dict" in content
-    except (RuntimeError, EOFError, OSError, TypeError, pickle.UnpicklingError):
+    except UNREADABLE:
         readable = False
     if not readable:
         raise RunError(
@@ -75,7 +86,9 @@ def point_latest(run: str | Path) -> None:
 
 
 def _without_free(config: Any) -> Any:
-    return {key: value for key, value in config.items() if key not in FREE}
+    if not isinstance(config, dict):
+        return config
+    return {key: _without_free(value) for key, value in config.items() if key not in FREE}
 
 
 def _first_difference(before: Any, now: Any, place: str = "") -> str | None:

@@ -1,22 +1,26 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
+import data.datamodule
 from data.datamodule import RequestBatches, RequestDataModule
 from keynet.preprocess import Preprocessor
 from keynet.types import Request, RequestError, TrainingBatch
 
 SIZE = 16
+Stem = Callable[[Tensor], Tensor]
 
 
 def data_module(source: Any, **changes: Any) -> RequestDataModule:
     settings: dict[str, Any] = {
         "image_size": SIZE, "max_tokens": 32, "long_text": "error", "vocab_size": 300,
-        "batch_size": 16, "batches_per_epoch": 3, "seed": 0, "num_workers": 0, "cache_gib": 0.1,
+        "batch_size": 16, "batches_per_epoch": 3, "seed": 0, "num_workers": 0, "store_stems": False,
     }  # fmt: skip
     return RequestDataModule(source=source, **(settings | changes))
 
@@ -26,8 +30,13 @@ def module(toy_source: Any) -> RequestDataModule:
     return data_module(toy_source)
 
 
-def dataset(module: RequestDataModule, cache_gib: float = 0.1) -> RequestBatches:
-    return RequestBatches(module.requests, module.preprocessor, cache_gib=cache_gib)
+def dataset(module: RequestDataModule, stem: Stem | None = None) -> RequestBatches:
+    return RequestBatches(module.requests, module.preprocessor, stem)
+
+
+def mean_colours(images: Tensor) -> Tensor:
+    """A frozen part: [B, 3, S, S] to [B, 3, S / 4, S / 4]."""
+    return avg_pool2d(images.float(), 4).to(torch.bfloat16)
 
 
 @pytest.fixture
@@ -99,43 +108,63 @@ def count_decoded(module: RequestDataModule, monkeypatch: pytest.MonkeyPatch) ->
     return decoded
 
 
-def test_a_picture_is_decoded_once(
+def test_a_picture_is_decoded_once_a_batch(
     module: RequestDataModule, monkeypatch: pytest.MonkeyPatch, mixed: list[int]
 ) -> None:
     decoded = count_decoded(module, monkeypatch)
     batches = dataset(module)
     first = batches[mixed]
-    again = batches[mixed]
     assert len(decoded) == len(set(decoded)) == len(first.images) - 1  # all but the absent one
-    assert torch.equal(first.images, again.images)
+    assert torch.equal(first.images, batches[mixed].images)
 
 
-def test_without_a_cache_it_is_decoded_once_a_batch(
-    module: RequestDataModule, monkeypatch: pytest.MonkeyPatch
+def test_with_a_stem_it_is_decoded_once(
+    module: RequestDataModule, monkeypatch: pytest.MonkeyPatch, mixed: list[int]
 ) -> None:
     decoded = count_decoded(module, monkeypatch)
-    batches = dataset(module, cache_gib=0.0)
-    batches[[0, 1, 2]]
-    batches[[0, 1, 2]]
-    assert len(decoded) == 2
+    batches = dataset(module, mean_colours)
+    batches[mixed]
+    batches[mixed]
+    assert len(decoded) == len(set(decoded)) == len({r.image for r in module.requests} - {None})
 
 
-def test_the_cache_keeps_no_more_than_its_limit(
-    module: RequestDataModule, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stem_batch", [1, 5, 64])
+def test_stored_outputs_of_the_stem_stand_for_the_pictures(
+    module: RequestDataModule, monkeypatch: pytest.MonkeyPatch, mixed: list[int], stem_batch: int
 ) -> None:
-    decoded = count_decoded(module, monkeypatch)
-    batches = dataset(module, cache_gib=1.5 * 3 * SIZE**2 / 2**30)  # room for one
-    for _ in range(3):
-        batches[[0, 15]]
-    assert decoded.count(module.requests[0].image) == 1
-    assert decoded.count(module.requests[15].image) == 3
+    monkeypatch.setattr(data.datamodule, "STEM_BATCH", stem_batch)
+    sizes = []
+
+    def stem(images: Tensor) -> Tensor:
+        sizes.append(len(images))
+        return mean_colours(images)
+
+    plain, stored = dataset(module)[mixed], dataset(module, stem)[mixed]
+    assert max(sizes) <= stem_batch
+    assert stored.images.dtype == torch.bfloat16
+    assert torch.equal(stored.images, mean_colours(plain.images))  # an absent one's is of zeros
+    assert all(map(torch.equal, stored[1:], plain[1:]))
 
 
-def test_a_kept_picture_is_not_changed_by_a_batch_that_is(module: RequestDataModule) -> None:
-    batches = dataset(module)
-    expected = batches[[0]].images.clone()
-    batches[[0]].images.zero_()
-    assert torch.equal(batches[[0]].images, expected)
+@pytest.mark.parametrize("stem", [None, mean_colours])
+def test_what_is_kept_is_not_changed_by_a_batch_that_is(
+    module: RequestDataModule, stem: Stem | None
+) -> None:
+    batches = dataset(module, stem)
+    text_alone = next(i for i, r in enumerate(module.requests) if r.image is None)
+    expected = batches[[0, text_alone]].images.clone()
+    batches[[0, text_alone]].images.fill_(7)
+    assert torch.equal(batches[[0, text_alone]].images, expected)
+
+
+@pytest.mark.parametrize("store_stems", [True, False])
+def test_the_module_stores_outputs_of_its_stem_when_told_to(
+    toy_source: Any, store_stems: bool
+) -> None:
+    module = data_module(toy_source, store_stems=store_stems)
+    module.stem = mean_colours
+    dtype = next(iter(module.train_dataloader())).images.dtype
+    assert dtype == (torch.bfloat16 if store_stems else torch.uint8)
 
 
 def test_batches_of_pictures_alone_or_texts_alone(module: RequestDataModule) -> None:

@@ -15,7 +15,9 @@ from data.emoji_catalog import VENDORS
 from keynet.types import Request
 
 SPLITS = ("train", "calibration", "test")
-VISITS = 3
+# As many requests of each question: 2 visits of 2 questions, and 2 of 4 with 2 at once.
+SETTINGS = {"visits": 2, "questions": 4, "at_once": 2}
+VISITS = 2
 
 
 def quick(drawing: Image.Image, rng: np.random.Generator) -> bytes:
@@ -25,7 +27,7 @@ def quick(drawing: Image.Image, rng: np.random.Generator) -> bytes:
 
 @pytest.fixture(scope="module")
 def source() -> Emoji:
-    return Emoji(visits=VISITS, questions=2)
+    return Emoji(**SETTINGS)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def alike(source: Emoji, **changes: object) -> Emoji:
     """Another source of these settings that shares what was read from disk."""
-    settings = {"visits": VISITS, "questions": 2} | changes
+    settings = SETTINGS | changes
     made = Emoji(**settings)  # type: ignore[arg-type]
     made.__dict__ |= {"_concepts": source._concepts, "_drawings": source._drawings}
     return made
@@ -81,7 +83,7 @@ def test_each_visit_of_a_drawing_has_its_own_encoding(splits: dict[str, list[Req
 def test_no_concept_and_no_drawing_is_in_two_splits(
     source: Emoji, quickly: None, fold: str
 ) -> None:
-    folded = alike(source, fold=fold, visits=1, questions=1)
+    folded = alike(source, fold=fold, visits=1, questions=1, at_once=1)
     entities = {s: {r.entity for r in folded.requests(s) if r.entity} for s in SPLITS}
     for one, other in combinations(SPLITS, 2):
         assert not entities[one] & entities[other]
@@ -97,7 +99,7 @@ def test_the_dev_fold_never_shows_a_test_concept(
     source: Emoji, splits: dict[str, list[Request]], quickly: None
 ) -> None:
     tested = {r.entity for r in splits["test"] if r.entity}
-    folded = alike(source, fold="dev", visits=1, questions=1)
+    folded = alike(source, fold="dev", visits=1, questions=1, at_once=1)
     for split in SPLITS:
         assert not tested & {r.entity for r in folded.requests(split)}
 
@@ -130,6 +132,24 @@ def test_held_out_phrasings_are_never_trained_on(splits: dict[str, list[Request]
     assert {p.rsplit("/", 1)[0] for p in phrasings["test"]} == {
         f"{language}/{family}" for language in QUESTIONS for family in FAMILIES
     }
+
+
+def test_a_drawing_is_asked_the_same_questions_again(source: Emoji, quickly: None) -> None:
+    asked: dict[str, Counter[str | None]] = defaultdict(Counter)
+    phrasings: dict[tuple[str, str | None], set[str]] = defaultdict(set)
+    requests = with_both(alike(source, visits=8).requests("test"))
+    for r in requests:
+        asked[r.tags["picture"]][r.intent] += 1
+        phrasings[r.tags["picture"], r.intent].add(r.tags["phrasing"])
+    assert {tuple(sorted(counts.values())) for counts in asked.values()} <= {(4, 4), (8,)}
+    assert sum(len(counts) == 2 for counts in asked.values()) > 700  # of 800
+    assert sum(len(found) > 1 for found in phrasings.values()) > 0.9 * len(phrasings)
+
+
+def test_questions_at_once_are_about_one_encoding(splits: dict[str, list[Request]]) -> None:
+    of_image = Counter(r.image for r in with_both(splits["train"]))
+    assert set(of_image.values()) == {2}
+    assert set(Counter(r.image for r in with_both(splits["test"])).values()) == {1}
 
 
 def test_no_text_is_written_twice_in_the_questions() -> None:
@@ -228,7 +248,7 @@ def test_both_vendors_draw_each_concept(splits: dict[str, list[Request]]) -> Non
 
 
 def test_a_vendor_can_be_held_out_of_training(source: Emoji, quickly: None) -> None:
-    held = alike(source, hold_out_vendor="openmoji", visits=1, questions=1)
+    held = alike(source, hold_out_vendor="openmoji", visits=1, questions=1, at_once=1)
     assert {r.tags.get("vendor") for r in held.requests("train")} == {"twemoji", None}
     assert {r.tags.get("vendor") for r in held.requests("test")} == {*VENDORS, None}
 
@@ -245,11 +265,11 @@ def test_what_every_source_promises(splits: dict[str, list[Request]]) -> None:
 
 def test_the_same_seed_gives_the_same_bytes(source: Emoji, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data.emoji, "SPLIT_SIZES", {"test": 30, "calibration": 30})
-    first = alike(source, visits=2).requests("test")
-    assert alike(source, visits=2).requests("test") == first
-    other = alike(source, visits=2, seed=1).requests("test")
+    first = alike(source).requests("test")
+    assert alike(source).requests("test") == first
+    other = alike(source, seed=1).requests("test")
     assert {r.entity for r in other} != {r.entity for r in first}
-    calibration = alike(source, visits=2).requests("calibration")
+    calibration = alike(source).requests("calibration")
     images = [r.image for r in first + calibration if r.image is not None]
     assert len(set(images)) == len(images) == 2 * 2 * 30 * 3
     for image in images[::20]:
@@ -268,10 +288,11 @@ def test_captions_name_the_training_concepts(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fold": "tset"}, r"data\.fold='tset': expected test or dev"),
-        ({"hold_out_vendor": "apple"}, r"data\.hold_out_vendor='apple': expected one of"),
-        ({"visits": 0}, r"data\.visits=0"),
-        ({"questions": 0}, r"data\.questions=0"),
+        ({"fold": "tset"}, r"data\.source\.fold='tset': expected test or dev"),
+        ({"hold_out_vendor": "apple"}, r"data\.source\.hold_out_vendor='apple': expected one of"),
+        ({"visits": 0}, r"data\.source\.visits=0"),
+        ({"questions": 0}, r"data\.source\.questions=0"),
+        ({"at_once": 0}, r"data\.source\.at_once=0"),
     ],
 )
 def test_settings_out_of_range(settings: dict[str, object], message: str) -> None:

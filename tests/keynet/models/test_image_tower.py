@@ -74,11 +74,43 @@ def test_the_forward_of_training_goes_through_the_same_layers(frozen_blocks: int
     assert not torch.equal(found, expected)
 
 
-def test_batch_statistics_of_the_frozen_part_stay_off_after_train() -> None:
-    model = tower(FROZEN).eval().train()
+@pytest.mark.parametrize("started", ["as made", "after train", "after eval and train"])
+def test_batch_statistics_of_the_frozen_part_stay_off(started: str) -> None:
+    """Lightning trains a module in the mode in which it was made: it calls no ``train()``."""
+    model = tower(FROZEN)
+    if started != "as made":
+        model = model.train() if started == "after train" else model.eval().train()
     assert not any(module.training for module in model.frozen.modules())
     assert model.trunk.blocks[FROZEN].training
     assert model.trunk.bn2.training
+
+
+@pytest.mark.parametrize("frozen_blocks", [0, 1, FROZEN, 7])
+def test_what_the_stem_makes_stands_for_the_pictures(frozen_blocks: int) -> None:
+    """Training stores it, whatever the number of frozen blocks."""
+    x = pictures()
+    model = tower(frozen_blocks)
+    with torch.no_grad():
+        model.train()
+        stored = model.stem(x)
+        model.trunk.eval()
+        found, expected = model(stored), model(x)
+    assert stored.dtype == torch.bfloat16
+    assert found.shape == expected.shape == (len(x), model.num_features)
+    assert torch.cosine_similarity(found, expected).min() > 0.99
+
+
+def test_the_stem_takes_no_gradient_and_leaves_its_statistics() -> None:
+    model = tower(FROZEN)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert not model.stem(pictures()).requires_grad
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_stem_of_a_picture_does_not_depend_on_its_batch() -> None:
+    x, model = pictures(), tower(FROZEN)
+    whole, alone = model.stem(x).float(), model.stem(x[2:3]).float()
+    torch.testing.assert_close(whole[2:3], alone, rtol=0.05, atol=0.05)
 
 
 def test_features_of_a_picture_do_not_depend_on_the_batch() -> None:

@@ -19,17 +19,22 @@ from keynet.training.module import KeyModule
 
 
 class TinyImages(nn.Module):
-    """Two convolutions; the first is frozen."""
+    """Two convolutions; the first is frozen, and what it makes may be stored."""
 
     def __init__(self) -> None:
         super().__init__()
         self.num_features = 12
-        self.stem = nn.Conv2d(3, 8, 4, stride=4).requires_grad_(False)
+        self.frozen = nn.Conv2d(3, 8, 4, stride=4).requires_grad_(False)
         self.conv = nn.Conv2d(8, 12, 2, stride=2)
         self.norm = nn.BatchNorm2d(12)
 
+    def stem(self, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.frozen(images.float() / 255).relu().to(torch.bfloat16)
+
     def forward(self, images: Tensor) -> Tensor:
-        return self.norm(self.conv(self.stem(images.float() / 255).relu())).mean((2, 3))
+        x = self.stem(images) if images.dtype == torch.uint8 else images
+        return self.norm(self.conv(x.float())).mean((2, 3))
 
 
 def tiny_module(seed: int = 0, **changes: Any) -> KeyModule:
@@ -60,10 +65,10 @@ def make_module() -> Callable[..., KeyModule]:
 
 @pytest.fixture
 def make_data(toy_source: Any) -> Callable[..., RequestDataModule]:
-    def make(seed: int = 0) -> RequestDataModule:
+    def make(seed: int = 0, store_stems: bool = True) -> RequestDataModule:
         return RequestDataModule(
             source=toy_source, image_size=16, max_tokens=32, long_text="error", vocab_size=300,
-            batch_size=16, batches_per_epoch=2, seed=seed, num_workers=0, cache_gib=0.1,
+            batch_size=16, batches_per_epoch=2, seed=seed, num_workers=0, store_stems=store_stems,
         )  # fmt: skip
 
     return make

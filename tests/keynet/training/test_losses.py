@@ -254,9 +254,18 @@ def test_entity_contrast_of_texts_alone_is_zero_with_a_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    "loss", [GroupContrast(), InstanceContrast(), CodeContrast(), CodeAffinity(), Decorrelation(), Consistency(),
-             EntityContrast()], ids=lambda loss: type(loss).__name__,
-)  # fmt: skip
+    "loss",
+    [
+        GroupContrast(),
+        InstanceContrast(),
+        CodeContrast(),
+        CodeAffinity(),
+        Decorrelation(),
+        Consistency(),
+        EntityContrast(),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
 def test_every_loss_is_a_finite_scalar_that_permuting_the_batch_leaves(
     loss: torch.nn.Module,
 ) -> None:

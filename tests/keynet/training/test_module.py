@@ -77,7 +77,7 @@ def uninterrupted(
 ) -> tuple[KeyModule, Rates]:
     data = RequestDataModule(
         source=toy_source, image_size=16, max_tokens=32, long_text="error", vocab_size=300,
-        batch_size=16, batches_per_epoch=2, seed=0, num_workers=0, cache_gib=0.1,
+        batch_size=16, batches_per_epoch=2, seed=0, num_workers=0, store_stems=True,
     )  # fmt: skip
     module, rates = make_module(), Rates()
     trainer(tmp_path_factory.mktemp("run"), rates).fit(module, datamodule=data)
@@ -106,6 +106,19 @@ def test_a_resumed_training_gives_the_weights_of_an_uninterrupted_one(
     assert not [name for name in expected if not torch.equal(found[name], expected[name])]
 
 
+def test_stored_outputs_of_the_frozen_part_train_as_its_pictures_do(
+    tmp_path: Path, make_module: Make, make_data: MakeData
+) -> None:
+    found = []
+    for store_stems in (True, False):
+        data, module = make_data(store_stems=store_stems), make_module()
+        made = trainer(tmp_path / str(store_stems), epochs=1)
+        made.fit(module, datamodule=data)
+        assert first_batch(data).images.dtype == (torch.bfloat16 if store_stems else torch.uint8)
+        found.append(float(made.callback_metrics["loss"]))
+    assert found[0] == pytest.approx(found[1], rel=0.01)
+
+
 def test_another_seed_of_the_batches_gives_other_weights(
     tmp_path: Path,
     make_module: Make,
@@ -132,9 +145,9 @@ def test_training_moves_what_is_trained_alone(
 ) -> None:
     before, after = make_module().state_dict(), uninterrupted[0].state_dict()
     same = {name for name in before if torch.equal(before[name], after[name])}
-    assert {"model.image_encoder.stem.weight", "model.image_encoder.stem.bias"} <= same
+    assert {"model.image_encoder.frozen.weight", "model.image_encoder.frozen.bias"} <= same
     # Without absent modalities' own vector only what no batch needs may stay: nothing here.
-    assert same == {"model.image_encoder.stem.weight", "model.image_encoder.stem.bias"}
+    assert same == {"model.image_encoder.frozen.weight", "model.image_encoder.frozen.bias"}
 
 
 def test_training_lowers_the_loss(
@@ -186,7 +199,7 @@ def test_parameter_groups(make_module: Make) -> None:
             seen[name_of[id(parameter)]] = group
     trained = {name for name, p in module.named_parameters() if p.requires_grad}
     assert set(seen) == trained
-    assert not [name for name in seen if "stem" in name]
+    assert not [name for name in seen if "frozen" in name]
     for name, group in seen.items():
         # The schedule starts at 1 / 25 of the peak: the warm-up is a quarter of 100 steps.
         peak = 1e-3 if "image_encoder" in name else 1e-2
