@@ -30,7 +30,6 @@ class Config:
     steps: int
     steps_per_checkpoint: int
     batch_size: int
-    image_size: int
     num_workers: int
     run_dir: str
     data: Any

@@ -53,6 +53,12 @@ class GroupContrast(nn.Module):
         return supervised_contrastive(output.key, batch.group, self.temperature)
 
 
+def instances(batch: TrainingBatch) -> Tensor:
+    """Return numbers [B] that are equal for the same question about the same thing."""
+    pairs = torch.stack([batch.group, batch.entity])
+    return torch.unique(pairs, dim=1, return_inverse=True)[1]
+
+
 class InstanceContrast(nn.Module):
     """Supervised contrast of keys over (group, what the picture shows).
 
@@ -67,27 +73,32 @@ class InstanceContrast(nn.Module):
 
     def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
         """Return the loss of a batch."""
-        pairs = torch.stack([batch.group, batch.entity])
-        instance = torch.unique(pairs, dim=1, return_inverse=True)[1]
-        return supervised_contrastive(output.key, instance, self.temperature)
+        return supervised_contrastive(output.key, instances(batch), self.temperature)
 
 
 class CodeContrast(nn.Module):
-    """Supervised contrast of +-1 codes over groups, mean over the nested prefixes."""
+    """Contrast of +-1 codes over groups and over instances, mean over the nested prefixes.
 
-    def __init__(self, *, temperature: float = TEMPERATURE) -> None:
+    Args:
+        temperature: Divides the cosines.
+        instance_weight: Weight of the instances beside the groups.
+    """
+
+    def __init__(self, *, temperature: float = TEMPERATURE, instance_weight: float) -> None:
         super().__init__()
         self.temperature = temperature
+        self.instance_weight = instance_weight
 
     def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
         """Return the loss of a batch."""
         code = sign_straight_through(output.logits)
-        losses = [
-            supervised_contrastive(
-                F.normalize(code[:, :length], dim=-1), batch.group, self.temperature
-            )
-            for length in prefixes(code.shape[1])
-        ]
+        instance = instances(batch)
+        losses = []
+        for length in prefixes(code.shape[1]):
+            unit = F.normalize(code[:, :length], dim=-1)
+            by_group = supervised_contrastive(unit, batch.group, self.temperature)
+            by_instance = supervised_contrastive(unit, instance, self.temperature)
+            losses.append(by_group + self.instance_weight * by_instance)
         return torch.stack(losses).mean()
 
 

@@ -81,31 +81,28 @@ class KeyModule(pl.LightningModule):
             for module in self.model.modules()
             if isinstance(module, nn.Linear | nn.Conv2d)
         }
-        groups = [
-            {
-                "params": [
+        groups = []
+        for is_image, rate in ((True, self.image_learning_rate), (False, self.learning_rate)):
+            for decayed, decay in ((True, self.weight_decay), (False, 0.0)):
+                chosen = [
                     p
                     for p in self.model.parameters()
                     if p.requires_grad
                     and (id(p) in image) == is_image
-                    and (id(p) in matrices) == matrix
-                ],
-                "lr": self.image_learning_rate if is_image else self.learning_rate,
-                "weight_decay": self.weight_decay if matrix else 0.0,
-            }
-            for is_image in (True, False)
-            for matrix in (True, False)
-        ]
-        optimizer = torch.optim.AdamW([group for group in groups if group["params"]])
+                    and (id(p) in matrices) == decayed
+                ]
+                if chosen:
+                    groups.append({"params": chosen, "lr": rate, "weight_decay": decay})
+        optimizer = torch.optim.AdamW(groups)
         steps = int(self.trainer.estimated_stepping_batches)
         warmup = max(1, round(self.warmup_share * steps))
 
-        def rate(step: int) -> float:
+        def factor(step: int) -> float:
             if step < warmup:
                 return (step + 1) / warmup
             return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
