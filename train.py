@@ -18,7 +18,7 @@ from keynet.evaluation.output import write_evaluation
 from keynet.export.exporter import export_key_model
 from keynet.export.loader import load_key_model
 from keynet.training.config import explained, register
-from keynet.training.progress import Progress
+from keynet.training.progress import Progress, quiet
 from keynet.training.run import open_run, point_latest
 
 register()
@@ -61,6 +61,7 @@ def run(cfg: DictConfig) -> None:
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(cfg: DictConfig) -> None:
     """Compose and run."""
+    quiet()
     run(cfg)
 
 

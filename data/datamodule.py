@@ -40,6 +40,7 @@ class RequestBatches(Dataset[TrainingBatch]):
         self.preprocessor = preprocessor
         self.group = _numbers([request.group for request in requests])
         self.entity = _numbers([request.entity for request in requests])
+        self.intent = _numbers([r.intent if r.text is not None else None for r in requests])
         self._tokens: dict[str, list[int]] = {}
         self._stored: dict[Hashable, Tensor] = {}
         size = preprocessor.image_size
@@ -103,6 +104,7 @@ class RequestBatches(Dataset[TrainingBatch]):
             text_index=torch.tensor(text_index),
             group=self.group[list(indices)],
             entity=self.entity[list(indices)],
+            intent=self.intent[list(indices)],
         )
 
 

@@ -112,14 +112,16 @@ class Emoji:
             for vendor in VENDORS
             if not (training and vendor == self.hold_out_vendor)
         ]
-        asked = self._questions([index for index, _ in drawings for _ in range(questions)], rng)
+        concepts = self._splits[split]
+        asked = self._questions([index for index in concepts for _ in range(questions)], rng)
+        place = {index: number * questions for number, index in enumerate(concepts)}
         requests: list[Request] = []
         texts: dict[str, Request] = {}
-        for number, (index, vendor) in enumerate(
-            tqdm(drawings, desc=f"encoding {split} drawings", unit="drawing", disable=None)
+        for index, vendor in tqdm(
+            drawings, desc=f"encoding {split} drawings", unit="drawing", disable=None
         ):
             drawing = Image.fromarray(self._drawings[vendor][index])
-            own = asked[number * questions : (number + 1) * questions]
+            own = asked[place[index] : place[index] + questions]
             for visit in range(self.visits):
                 image = as_sent(drawing, rng)
                 for which in range(visit * at_once, (visit + 1) * at_once):
@@ -127,7 +129,10 @@ class Emoji:
                     request = self._request(index, vendor, image, *own[which % questions], phrasing)
                     requests.append(request)
                     texts[str(request.text)] = request
-            requests.append(self._image_alone(index, vendor, as_sent(drawing, rng)))
+                if training:
+                    requests.append(self._image_alone(index, vendor, image))
+            if not training:
+                requests.append(self._image_alone(index, vendor, as_sent(drawing, rng)))
         return requests + [self._text_alone(request) for request in texts.values()]
 
     def _questions(

@@ -81,6 +81,7 @@ class TrainingBatch(NamedTuple):
     text_index: Tensor  # int64 [B]
     group: Tensor  # int64 [B]; equal = equivalent
     entity: Tensor  # int64 [B]; equal = the pictures show the same, -1 without a picture
+    intent: Tensor  # int64 [B]; equal = the texts ask the same, -1 without a text
 
 
 class KeyOutput(NamedTuple):

@@ -16,7 +16,7 @@ RUNS = "outputs/smoke/easy_vqa"
 TINY = (
     "experiment=demo", "data=easy_vqa", "name=smoke", "steps=2", "steps_per_checkpoint=1",
     "batch_size=24", "data.image_size=32", "data.source.fold=dev", "encoder.image.pretrained=false",
-    "evaluation.with_baselines=false", "evaluation.settings.visits=300",
+    "evaluation.baseline_image_size=null", "evaluation.settings.visits=300",
     "evaluation.settings.orders=1", "evaluation.consistency_requests=16",
     "evaluation.latency_requests=4",
 )  # fmt: skip

@@ -15,7 +15,7 @@ from keynet.evaluation.labels import Ints, Labels
 Mask = NDArray[np.bool_]
 
 OTHER_VENDOR = "other_vendor:"
-NAME = "name"
+NAMING = ("name", "describe")  # families that ask what is shown, in words or by the picture alone
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def subsets(labels: Labels) -> list[str]:
     present = set(labels.modalities.tolist())
     if len(present) > 1:
         named += [f"{m}_only" for m in ("image", "text") if m in present]
-    vendors = sorted(set(labels.vendor[labels.kind_of_intent == NAME].tolist()) - {""})
+    vendors = sorted(set(labels.vendor[np.isin(labels.kind_of_intent, NAMING)].tolist()) - {""})
     return named + [f"{OTHER_VENDOR}{a}->{b}" for a, b in permutations(vendors, 2)]
 
 
@@ -154,7 +154,7 @@ def _pool(labels: Labels, subset: str) -> Mask:
         both = np.intersect1d(frame[labels.negated], frame[~labels.negated])
         return np.isin(frame, both)
     if subset.startswith(OTHER_VENDOR) and "->" in subset:
-        return np.asarray((labels.kind_of_intent == NAME) & (labels.entity >= 0))
+        return np.asarray(np.isin(labels.kind_of_intent, NAMING) & (labels.entity >= 0))
     raise ValueError(f"subset {subset!r} is unknown; the labels allow {subsets(labels)}")
 
 

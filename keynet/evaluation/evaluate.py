@@ -57,7 +57,7 @@ def evaluate(
     method: str,
     perturb: Perturb,
     settings: JudgeSettings,
-    with_baselines: bool = True,
+    baseline_image_size: int | None = 224,
     consistency_requests: int = 1000,
     latency_requests: int = 200,
 ) -> Evaluation:
@@ -69,7 +69,7 @@ def evaluate(
         method: Name of the model in the records.
         perturb: Perturbations of a picture for consistency.
         settings: How keys are judged.
-        with_baselines: Judge the baselines too.
+        baseline_image_size: Pixels a side for the packaged image encoder; None judges no baselines.
         consistency_requests: Test requests on which consistency is measured.
         latency_requests: Requests timed one by one.
     """
@@ -79,7 +79,7 @@ def evaluate(
     cal, test = labels["calibration"], labels["test"]
     found = Evaluation()
     found.records += oracle_records(test, source.name, settings)
-    for (name, bits), keys in _methods(encoder, requests, method, with_baselines):
+    for (name, bits), keys in _methods(encoder, requests, method, baseline_image_size):
         judgement = judge(
             name, bits, keys["calibration"], cal, keys["test"], test, source.name, settings
         )
@@ -104,19 +104,19 @@ def evaluate(
 
 
 def _methods(
-    encoder: KeyEncoder, requests: dict[str, list[Request]], method: str, with_baselines: bool
+    encoder: KeyEncoder, requests: dict[str, list[Request]], method: str, image_size: int | None
 ) -> Iterator[tuple[tuple[str, int | None], dict[str, Rows]]]:
     """Yield (method, bits) and its unit rows of each split, one method at a time."""
     encoded = {split: _encode(encoder, found, split) for split, found in requests.items()}
     yield (method, None), {split: vectors for split, (vectors, _) in encoded.items()}
     for bits in sorted((b for b in CODE_BITS if b <= encoder.space.bits), reverse=True):
         yield (method, bits), {split: _signs(codes, bits) for split, (_, codes) in encoded.items()}
-    if not with_baselines:
+    if image_size is None:
         return
     for name in ("exact", "text_only", "image_only", "perceptual_hash"):
         rows = getattr(baselines, name)
         yield (name, None), {split: rows(found) for split, found in requests.items()}
-    images = baselines.Lite0Features(image_size=encoder.preprocessor.image_size)
+    images = baselines.Lite0Features(image_size=image_size)
     texts = baselines.MiniLMText()
     concatenated = {
         split: baselines.concat_l2(found, images, texts) for split, found in requests.items()
@@ -129,7 +129,7 @@ def _methods(
         split: baselines.unit_rows(np.where(rows.any(1, keepdims=True), rows - mean, mean))
         for split, rows in pixels.items()
     }
-    yield ("image_features", None), centred
+    yield ("teacher:efficientnet_lite0", None), centred
 
 
 def _encode(

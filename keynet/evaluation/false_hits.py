@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keynet.evaluation.cuts import NAME, base_of_family
+from keynet.evaluation.cuts import NAMING, base_of_family
 from keynet.evaluation.labels import Labels
 
 KINDS = ("negation", "other_question", "near_concept", "other_picture", "other_both")
@@ -45,7 +45,7 @@ def kind_of_false_hit(query: Asked, served: Asked) -> str:
     same_frame = (query.family, query.argument) == (served.family, served.argument)
     if same_frame and query.negated != served.negated:
         return "negation"
-    if query.family == served.family == NAME and not same_entity:
+    if query.family == served.family and query.family in NAMING and not same_entity:
         return "near_concept"
     if query.intent == served.intent:
         return "other_picture"

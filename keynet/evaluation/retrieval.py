@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from keynet.evaluation.cuts import NAME
+from keynet.evaluation.cuts import NAMING
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.records import Record, Sheet
 from keynet.replay.neighbours import Floats, similarities
@@ -18,7 +18,7 @@ def recall_at_1(
     One query an entity; the store is every naming request over drawings of vendor ``stored`` for
     the entities that both vendors drew, of the same modalities as the query.
     """
-    naming = (labels.kind_of_intent == NAME) & (labels.entity >= 0)
+    naming = np.isin(labels.kind_of_intent, NAMING) & (labels.entity >= 0)
     a, b = naming & (labels.vendor == stored), naming & (labels.vendor == asked)
     both = np.intersect1d(labels.entity[a], labels.entity[b])
     shuffled = np.random.default_rng(seed).permutation(len(labels))

@@ -37,5 +37,6 @@ class HashHead(nn.Module):
     def forward(self, key: Tensor) -> Tensor:
         """Return logits [B, K]; in evaluation mode they do not depend on the batch."""
         if self.training:
-            return self.norm(self.linear(key))
+            logits: Tensor = self.norm(self.linear(key))
+            return logits
         return F.linear(key, *self.folded())

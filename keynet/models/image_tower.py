@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,8 @@ class ImageTower(nn.Module):
         frozen_blocks: Stem and this many of the seven stages are not trained, and their BatchNorm
             statistics stay.
     """
+
+    trunk: Any  # timm gives its modules no types
 
     def __init__(self, *, pretrained: bool = True, frozen_blocks: int = 0) -> None:
         super().__init__()
@@ -57,12 +61,14 @@ class ImageTower(nn.Module):
             images: uint8 [B, 3, S, S], or bf16 [B, C, h, w] that ``stem`` made of them.
         """
         if images.dtype == torch.uint8 and not (self.training and len(self.frozen)):
-            return self.trunk(_scaled(images))
+            pooled: Tensor = self.trunk(_scaled(images))
+            return pooled
         x = self.stem(images) if images.dtype == torch.uint8 else images
         x = x.float().contiguous(memory_format=torch.channels_last)
         for block in self.trunk.blocks[self.frozen_blocks :]:
             x = block(x)
-        return self.trunk.forward_head(self.trunk.bn2(self.trunk.conv_head(x)))
+        features: Tensor = self.trunk.forward_head(self.trunk.bn2(self.trunk.conv_head(x)))
+        return features
 
 
 def _scaled(images: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ padding, BatchNorm epsilon 1e-3), so that timm's ``tf_efficientnet_lite0`` is th
 
 from __future__ import annotations
 
+from typing import Any
+
 import timm
 import torch
 from torch import Tensor, nn
@@ -58,5 +60,6 @@ def create_lite0(pretrained: bool = True, classes: int = 0) -> nn.Module:
     if pretrained:
         model.load_state_dict(packaged_state_dict())
     if classes == 0:
-        model.reset_classifier(0)
+        reset: Any = model.reset_classifier
+        reset(0)
     return model

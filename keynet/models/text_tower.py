@@ -28,7 +28,8 @@ class Block(nn.Module):
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, H, L, W / H)
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None])
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.mlp_norm(x))
+        result: Tensor = x + self.mlp(self.mlp_norm(x))
+        return result
 
 
 class TextTower(nn.Module):
@@ -73,4 +74,5 @@ class TextTower(nn.Module):
             for block in self.blocks:
                 x = block(x, mask)
             weight = mask.unsqueeze(-1).to(x.dtype)
-            return (self.norm(x) * weight).sum(1) / weight.sum(1)
+            pooled: Tensor = (self.norm(x) * weight).sum(1) / weight.sum(1)
+            return pooled

@@ -33,7 +33,8 @@ def supervised_contrastive(unit: Tensor, group: Tensor, temperature: float) -> T
     log_share = similarity - similarity.logsumexp(1, keepdim=True)
     positives = positive.sum(1)
     per_row = -log_share.masked_fill(~positive, 0).sum(1) / positives.clamp(min=1)
-    return (per_row * (positives > 0)).sum() / (positives > 0).sum().clamp(min=1)
+    loss: Tensor = (per_row * (positives > 0)).sum() / (positives > 0).sum().clamp(min=1)
+    return loss
 
 
 def prefixes(bits: int) -> list[int]:
@@ -56,7 +57,8 @@ class GroupContrast(nn.Module):
 def instances(batch: TrainingBatch) -> Tensor:
     """Return numbers [B] that are equal for the same question about the same thing."""
     pairs = torch.stack([batch.group, batch.entity])
-    return torch.unique(pairs, dim=1, return_inverse=True)[1]
+    numbers: Tensor = torch.unique(pairs, dim=1, return_inverse=True)[1]
+    return numbers
 
 
 class InstanceContrast(nn.Module):
@@ -165,3 +167,16 @@ class EntityContrast(nn.Module):
         """Return the loss over the requests with a picture."""
         rows = batch.image_mask.nonzero().squeeze(1)
         return supervised_contrastive(output.image[rows], batch.entity[rows], self.temperature)
+
+
+class IntentContrast(nn.Module):
+    """Supervised contrast of the aligned text over what it asks, in any phrasing."""
+
+    def __init__(self, *, temperature: float = TEMPERATURE) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
+        """Return the loss over the requests with a text."""
+        rows = (batch.intent >= 0).nonzero().squeeze(1)
+        return supervised_contrastive(output.text[rows], batch.intent[rows], self.temperature)

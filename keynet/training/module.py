@@ -25,6 +25,9 @@ class KeyModule(pl.LightningModule):
         warmup_share: Share of the steps in which the rates rise, before they fall as a cosine.
     """
 
+    model: Any
+    weights: dict[str, float]
+
     def __init__(
         self,
         *,
@@ -49,9 +52,10 @@ class KeyModule(pl.LightningModule):
     def setup(self, stage: str) -> None:
         """Hand the frozen part of the image encoder to the data, which may store its outputs."""
         encoder = self.model.image_encoder
-        if self.trainer.datamodule is not None and getattr(encoder, "frozen", None):
+        trainer: Any = self.trainer
+        if trainer.datamodule is not None and getattr(encoder, "frozen", None):
             stem = encoder.stem
-            self.trainer.datamodule.stem = lambda images: stem(images.to(self.device)).cpu()
+            trainer.datamodule.stem = lambda images: stem(images.to(self.device)).cpu()
 
     def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch.

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from typing import Any
 
 import pytorch_lightning as pl
 
 log = logging.getLogger("train")
+
+# Lightning's advice that does not hold here: few workers are meant (batches are in memory), frozen
+# parts are meant to be in evaluation mode, and a resumed run's checkpoint folder is its own.
+ADVICE = (
+    "does not have many workers",
+    "module\\(s\\) in eval mode",
+    "The number of training batches",
+    "isinstance\\(treespec, LeafSpec\\)",
+    "Checkpoint directory .* exists and is not empty",
+)
+
+
+def quiet() -> None:
+    """Silence Lightning's advertising and the advice that does not hold here."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    for message in ADVICE:
+        warnings.filterwarnings("ignore", message=f".*{message}")
 
 
 class Progress(pl.Callback):
