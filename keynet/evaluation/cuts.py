@@ -142,11 +142,18 @@ def _draw(
     )
 
 
+def with_both(labels: Labels) -> Mask:
+    """Requests with image and text: the headline's. Others are caches, and subsets, of their own.
+
+    All requests, where none has both.
+    """
+    both = np.asarray(labels.modalities == "image+text")
+    return both if both.any() else np.ones(len(labels), dtype=bool)
+
+
 def _pool(labels: Labels, subset: str) -> Mask:
-    if subset == "all":
-        return np.ones(len(labels), dtype=bool)
-    if subset == "same_drawing":
-        return labels.picture >= 0
+    if subset in ("all", "same_drawing"):
+        return with_both(labels)
     if subset in ("image_only", "text_only"):
         return np.asarray(labels.modalities == subset.removesuffix("_only"))
     if subset == "negation":
