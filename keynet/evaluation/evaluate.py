@@ -95,9 +95,7 @@ def evaluate(
     found.records += consistency_records(
         encoder, shuffled[:consistency_requests], perturb, source.name, method
     )
-    found.records += latency_records(
-        encoder, both[: max(64, latency_requests)], source.name, method
-    )
+    found.records += latency_records(encoder, both[:latency_requests], source.name, method)
     size = Sheet(source.name, "test", "all", method, None)
     found.records.append(size.figure("params", float(encoder.num_parameters), unit="count"))
     return found
@@ -124,6 +122,8 @@ def _methods(
     yield ("concat_l2", None), concatenated
     pixels = {split: rows[:, : images.dim] for split, rows in concatenated.items()}
     pictured = np.linalg.norm(pixels["calibration"], axis=1) > 0
+    if not pictured.any():
+        return
     mean = pixels["calibration"][pictured].mean(0)
     centred = {
         split: baselines.unit_rows(np.where(rows.any(1, keepdims=True), rows - mean, mean))
@@ -160,11 +160,12 @@ def _add_trained(
     labels: Labels,
 ) -> None:
     """Add what is kept of the model itself: thresholds, replay curve, worst mistakes."""
-    for threshold in judgement.thresholds.values():
-        if threshold.value is not None and bits in (None, encoder.space.bits):
+    for threshold in judgement.thresholds:
+        if threshold.value is not None:
             found.thresholds.append(
                 StoredThreshold(
-                    kind=threshold.kind if bits is None else f"{threshold.kind}:code",
+                    kind=threshold.kind,
+                    bits=bits,
                     value=threshold.value,
                     budget=threshold.budget,
                     confidence=threshold.confidence,

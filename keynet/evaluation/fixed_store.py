@@ -63,19 +63,21 @@ def chr_curve(served: Served) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
 def fixed_store_records(
     sheet: Sheet, cal: Served, test: Served, budgets: Sequence[float]
-) -> list[Record]:
+) -> tuple[list[Record], dict[float, Threshold]]:
     """Figures of one subset: thresholds fitted on ``cal``, everything else measured on ``test``.
 
     ``hindsight_hit_rate_at_x`` takes the loosest threshold that keeps x on the test queries
     themselves: an upper bound that describes, not a figure that can be promised.
     """
     records: list[Record] = []
+    thresholds = {}
     for budget in budgets:
-        threshold = fit_fixed_store(cal.similarity, cal.correct, budget)
+        threshold = fit_fixed_store(cal.similarity, cal.correct, budget, data=sheet.data)
         needed, has = served_needed(budget), int(cal.answerable.sum())
         if threshold.value is None and has < needed:
             reason = f"needs {needed} answerable calibration queries for {budget:g}, has {has}"
             threshold = replace(threshold, reason=reason)
+        thresholds[budget] = threshold
         records += _at_budget(sheet, test, budget, threshold)
     answerable = int(test.answerable.sum())
     for budget in budgets:
@@ -96,7 +98,7 @@ def fixed_store_records(
             "p_chr_auc", area, n=len(test.nearest), note="no query" if area is None else ""
         )
     )
-    return records
+    return records, thresholds
 
 
 def _at_budget(sheet: Sheet, test: Served, budget: float, threshold: Threshold) -> list[Record]:

@@ -21,7 +21,7 @@ from keynet.evaluation.closed_loop import (
     zipf_orders,
     zipf_records,
 )
-from keynet.evaluation.cuts import OTHER_VENDOR, cut, subsets
+from keynet.evaluation.cuts import OTHER_VENDOR, Cut, cut, subsets
 from keynet.evaluation.fixed_store import Served, chr_curve, fixed_store_records, serve
 from keynet.evaluation.labels import Ints, Labels
 from keynet.evaluation.records import Record, Sheet
@@ -65,8 +65,8 @@ class Judgement:
         worst_false_hits: (query, served, similarity), indices into the test split, of the single
             pass (of the fixed store where that has no threshold), most similar first.
         worst_misses: (query, its best equivalent in the store, similarity) of the fixed store,
-            least similar first.
-        thresholds: Closed-loop thresholds of the single pass, by budget.
+            where something else was nearer, least similar first.
+        thresholds: Of the fixed store "all" and of the single pass, for every budget.
     """
 
     records: list[Record]
@@ -75,7 +75,7 @@ class Judgement:
     replay_curve: ReplayCurve | None
     worst_false_hits: list[Pair]
     worst_misses: list[Pair]
-    thresholds: dict[float, Threshold]
+    thresholds: list[Threshold]
 
 
 def judge(
@@ -109,6 +109,7 @@ def judge(
     coverage, precision = np.zeros(0), np.zeros(0)
     worst_false: list[Pair] = []
     worst_misses: list[Pair] = []
+    thresholds: list[Threshold] = []
     for subset in subsets(test):
         parts = [
             cut(
@@ -123,11 +124,13 @@ def judge(
         if not len(parts[1].query):
             continue
         on_cal, on_test = serve(cal_keys, cal, parts[0]), serve(test_keys, test, parts[1])
-        records += fixed_store_records(sheet(subset), on_cal, on_test, settings.budgets)
+        figures, fitted = fixed_store_records(sheet(subset), on_cal, on_test, settings.budgets)
+        records += figures
         if subset == "all":
+            thresholds += fitted.values()
             coverage, precision = chr_curve(on_test)
             worst_false = _worst_false_served(parts[1].query, on_test)
-            worst_misses = _worst_misses(test_keys, test, parts[1].query, parts[1].store, on_test)
+            worst_misses = _worst_misses(test_keys, test, parts[1], on_test)
         if subset.startswith(OTHER_VENDOR):
             stored, asked = subset.removeprefix(OTHER_VENDOR).split("->")
             records.append(
@@ -141,9 +144,9 @@ def judge(
     for subset, index in slices(test).items():
         if subset not in cal_slices:
             continue
-        thresholds = calibrate(cal_near, cal, cal_slices[subset], settings, data)
+        calibrated = calibrate(cal_near, cal, cal_slices[subset], settings, data)
         order = single_pass_order(index, settings)
-        for budget, threshold in thresholds.items():
+        for budget, threshold in calibrated.items():
             main = budget == MAIN_BUDGET
             if threshold.value is None:
                 records += not_available(sheet(subset), threshold, main)
@@ -153,7 +156,7 @@ def judge(
             if main and subset == SINGLE_PASS:
                 curve, worst_false = _replay_curve(result), _worst_false_hits(result)
         if subset == SINGLE_PASS:
-            passes = thresholds
+            passes = calibrated
     for subset in POPULARITY:
         orders = zipf_orders(test, subset, settings)
         for budget, threshold in passes.items():
@@ -171,7 +174,7 @@ def judge(
         curve,
         worst_false,
         worst_misses,
-        passes,
+        [*thresholds, *passes.values()],
     )
 
 
@@ -223,17 +226,17 @@ def _worst_false_served(query: Ints, served: Served) -> list[Pair]:
     return _pairs(query[at], served.nearest[at], served.similarity[at])
 
 
-def _worst_misses(
-    keys: Floats, labels: Labels, query: Ints, store: Ints, served: Served
-) -> list[Pair]:
+def _worst_misses(keys: Floats, labels: Labels, parts: Cut, served: Served) -> list[Pair]:
+    """Answerable queries that another entry was nearest to."""
     found: list[Pair] = []
-    for asked in query[served.answerable].tolist():
-        same = (labels.group[store] == labels.group[asked]) & (
-            labels.modalities[store] == labels.modalities[asked]
+    for asked in parts.query[served.answerable & ~served.correct].tolist():
+        same = (labels.group[parts.store] == labels.group[asked]) & (
+            labels.modalities[parts.store] == labels.modalities[asked]
         )
-        sims = similarities(keys[asked : asked + 1], keys[store[same]])[0]
+        candidates = parts.store[same]
+        sims = similarities(keys[asked : asked + 1], keys[candidates])[0]
         best = int(sims.argmax())
-        found.append((asked, int(store[same][best]), float(sims[best])))
+        found.append((asked, int(candidates[best]), float(sims[best])))
     return sorted(found, key=lambda pair: pair[2])[:WORST]
 
 

@@ -21,12 +21,14 @@ def latency_records(
 
     Args:
         encoder: The exported model.
-        requests: Requests with image and text, at least 64.
+        requests: Requests with image and text, 64 or more for the batch.
         data: Name of the data set.
         method: Name of the method.
     """
     records = []
     for size, rounds in ((1, len(requests)), (64, 5)):
+        if len(requests) < size:
+            continue
         elapsed = []
         for number in range(WARM_UP + rounds):
             first = number * size % (len(requests) - size + 1)

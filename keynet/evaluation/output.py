@@ -35,4 +35,6 @@ def write_evaluation(
     if export is not None:
         set_thresholds(export, found.thresholds)
     print_table(found.records)
-    print(f"{lines}\n\nreport: {folder / 'report.html'}\nmodel:  {folder / 'export'}")
+    print(f"{lines}\n\nreport: {folder / 'report.html'}")
+    if export is not None:
+        print(f"model:  {export}")

@@ -56,6 +56,7 @@ class StoredThreshold:
 
     Args:
         kind: ``fixed_store``, ``closed_loop``, ...: the one is not valid for the other.
+        bits: Of the code that it compares; None for the vector.
         value: Least similarity at which an entry is accepted; None accepts nothing.
         budget: Largest share of false hits among those served.
         confidence: With which the budget holds; None where nothing is guaranteed.
@@ -65,6 +66,7 @@ class StoredThreshold:
     """
 
     kind: str
+    bits: int | None
     value: float | None
     budget: float
     confidence: float | None

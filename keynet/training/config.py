@@ -49,10 +49,16 @@ def register() -> None:
 
 
 def explained(main: Callable[[], None]) -> None:
-    """Call a Hydra ``main`` and end with one line where the user can mend what was wrong."""
+    """Call a Hydra ``main`` and end with one line where the user can mend what was wrong.
+
+    With ``HYDRA_FULL_ERROR=1`` in the environment the traceback is shown.
+    """
+    traceback_wanted = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, instead of printing a traceback itself
     try:
         main()
     except MENDABLE as error:
+        if traceback_wanted:
+            raise
         cause = error.__cause__ if isinstance(error, InstantiationException) else None
-        sys.exit(f"error: {cause or error}")
+        sys.exit("error: " + " ".join(str(cause or error).split()))

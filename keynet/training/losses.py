@@ -148,7 +148,7 @@ class Consistency(nn.Module):
         same = batch.entity[:, None] == batch.entity[None]
         same &= batch.group[:, None] == batch.group[None]
         same &= ~torch.eye(len(same), dtype=torch.bool, device=same.device)
-        same &= batch.image_mask[:, None]
+        same &= (batch.entity >= 0)[:, None]
         cosine = output.key @ output.key.T
         return ((1 - cosine) * same).sum() / same.sum().clamp(min=1)
 
@@ -164,8 +164,8 @@ class EntityContrast(nn.Module):
         self.temperature = temperature
 
     def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
-        """Return the loss over the requests with a picture."""
-        rows = batch.image_mask.nonzero().squeeze(1)
+        """Return the loss over the requests whose picture is known to show something."""
+        rows = (batch.entity >= 0).nonzero().squeeze(1)
         return supervised_contrastive(output.image[rows], batch.entity[rows], self.temperature)
 
 

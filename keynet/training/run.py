@@ -13,12 +13,13 @@ import yaml
 
 CONFIG = "config.yaml"
 # What may differ between a run and its continuation: it changes no key.
-FREE = ("run_dir", "evaluation", "num_workers", "accelerator", "devices")
+FREE = ("run_dir", "evaluation", "num_workers")
 # What torch.load raises for bytes that are no checkpoint of torch's, by what is wrong with them.
 UNREADABLE = (
     RuntimeError, EOFError, OSError, TypeError, ValueError, AttributeError, LookupError,
     struct.error, pickle.UnpicklingError,
 )  # fmt: skip
+TRAINING_STATE = {"state_dict", "optimizer_states", "lr_schedulers", "loops", "global_step"}
 
 
 class RunError(ValueError):
@@ -37,13 +38,14 @@ def open_run(folder: str | Path, config: dict[str, Any]) -> Path | None:
             checkpoint cannot be read.
     """
     run = Path(folder)
-    stored = run / CONFIG
+    stored, checkpoint = run / CONFIG, run / "checkpoints" / "last.ckpt"
     try:
         (run / "checkpoints").mkdir(parents=True, exist_ok=True)
-        if not stored.exists():
+        if not checkpoint.exists():  # nothing was trained: this run's configuration holds
             temporary = stored.with_suffix(".tmp")
             temporary.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
             os.replace(temporary, stored)
+            return None
     except OSError as error:
         raise RunError(
             f"run directory {run} cannot be written ({error.strerror}); give another: run_dir=..."
@@ -60,12 +62,9 @@ def open_run(folder: str | Path, config: dict[str, Any]) -> Path | None:
             f"run directory {run} belongs to another configuration: {changed}; "
             "give the same options to go on, or another run_dir"
         )
-    checkpoint = run / "checkpoints" / "last.ckpt"
-    if not checkpoint.exists():
-        return None
     try:
         content = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        readable = "state_dict" in content
+        readable = content.keys() >= TRAINING_STATE
     except UNREADABLE:
         readable = False
     if not readable:
@@ -76,9 +75,19 @@ def open_run(folder: str | Path, config: dict[str, Any]) -> Path | None:
     return checkpoint
 
 
+def epochs(steps: int, steps_per_checkpoint: int) -> int:
+    """Return how many epochs, each ending in a checkpoint, make ``steps``."""
+    if steps < 1 or steps_per_checkpoint < 1 or steps % steps_per_checkpoint:
+        raise RunError(
+            f"steps={steps} is not a positive multiple of "
+            f"steps_per_checkpoint={steps_per_checkpoint}; give one that is"
+        )
+    return steps // steps_per_checkpoint
+
+
 def point_latest(run: str | Path) -> None:
     """Let ``latest`` beside the run directory point to it, in one step."""
-    folder = Path(run).absolute()
+    folder = Path(run).resolve()  # given as `latest`, it would point to itself
     temporary = folder.parent / f".latest-{os.getpid()}"
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(folder.name)

@@ -56,7 +56,6 @@ def methods() -> dict[str, np.ndarray]:
         "image_only": baselines.image_only(REQUESTS),
         "perceptual_hash": baselines.perceptual_hash(REQUESTS),
         "concat_l2": baselines.concat_l2(REQUESTS, FakeEncoder(12), FakeEncoder(8)),
-        "raw": baselines.raw_image_features(REQUESTS, FakeEncoder(12)),
     }
 
 
@@ -130,7 +129,6 @@ def test_no_requests_are_no_rows() -> None:
         baselines.exact([]),
         baselines.perceptual_hash([]),
         baselines.concat_l2([], encoder, encoder),
-        baselines.raw_image_features([], encoder),
     ):
         assert keys.shape[0] == 0 and keys.shape[1] > 0
 
@@ -161,14 +159,6 @@ def test_concat_l2_halves_each_modality_and_zeroes_a_missing_one() -> None:
     np.testing.assert_allclose(np.linalg.norm(keys[:5, :12], axis=1), 0.5**0.5, atol=1e-6)
     assert not keys[5, 12:].any() and not keys[6, :12].any()
     assert len(images.seen) == 6 and len(texts.seen) == 6
-
-
-def test_raw_image_features_take_off_the_mean_given() -> None:
-    encoder = FakeEncoder(12)
-    features = encoder.encode([CIRCLE, OTHER])
-    keys = baselines.raw_image_features(REQUESTS[3:5], encoder, mean=features.mean(0))
-    expected = encoder.encode([CIRCLE_JPEG, OTHER]) - features.mean(0)
-    np.testing.assert_allclose(keys, baselines.unit_rows(expected), atol=1e-6)
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,10 +120,12 @@ def test_the_fingerprint_changes_with_weights_settings_and_vocabulary(
 def test_thresholds_must_be_for_this_model(
     tmp_path: Path, model: Any, preprocessor: Preprocessor, golden: list[Request]
 ) -> None:
-    mine = StoredThreshold("fixed_store", 0.9, 0.01, 0.95, "d", 9, fingerprint(model, preprocessor))
+    mine = StoredThreshold(
+        "fixed_store", None, 0.9, 0.01, 0.95, "d", 9, fingerprint(model, preprocessor)
+    )
     export_key_model(model, preprocessor, tmp_path / "e", "tiny", 1, golden, [mine])
     assert load_key_model(tmp_path / "e").thresholds == (mine,)
-    other = StoredThreshold("fixed_store", 0.9, 0.01, 0.95, "d", 9, "0" * 16)
+    other = StoredThreshold("fixed_store", None, 0.9, 0.01, 0.95, "d", 9, "0" * 16)
     with pytest.raises(ArtefactError, match="is for key space '0000000000000000'"):
         export_key_model(model, preprocessor, tmp_path / "f", "tiny", 1, golden, [other])
     assert listing(tmp_path) == ["e", *(f"e/{name}" for name in listing(tmp_path / "e"))]
