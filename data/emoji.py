@@ -27,6 +27,7 @@ NUM_PHRASINGS = 8
 TRAIN_PHRASINGS = 5  # of the 8 of each family and language; the others are never trained on
 RENDER_SIZE = 160
 EVALUATED = 2  # questions about each drawing in calibration and test, asked again and again
+ALONE_EVERY = 4  # visits, in training: of each so many pictures one is also sent without a question
 SPLITS = ("train", "calibration", "test")
 SPLIT_SIZES = {"test": 400, "calibration": 400}
 
@@ -129,7 +130,7 @@ class Emoji:
                     request = self._request(index, vendor, image, *own[which % questions], phrasing)
                     requests.append(request)
                     texts[str(request.text)] = request
-                if training:
+                if training and visit % ALONE_EVERY == 0:
                     requests.append(self._image_alone(index, vendor, image))
             if not training:
                 requests.append(self._image_alone(index, vendor, as_sent(drawing, rng)))

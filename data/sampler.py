@@ -11,11 +11,13 @@ from torch.utils.data import Sampler
 from data.requests import image_identity
 from keynet.types import Request
 
+SAME_DRAWING = 0.7  # of the equivalents; instances are what unseen concepts are served by
+
 
 class HardNegativeBatchSampler(Sampler[list[int]]):
     """Batches of anchors, each with an equivalent request and hard negatives.
 
-    Six requests an anchor, on three pictures: the anchor; an equivalent request (half of the time
+    Six requests an anchor, on three pictures: the anchor; an equivalent request (70 % of the time
     of the same drawing, if there is one); the same question about another picture with another
     answer (half of the time a near concept); and for each of the three another question about the
     same encoded picture, which is then encoded once.
@@ -84,7 +86,7 @@ class HardNegativeBatchSampler(Sampler[list[int]]):
     def _equivalent(self, anchor: int, rng: np.random.Generator) -> int:
         members = self._by_group[self._group[anchor]]
         tries = [members[int(i)] for i in rng.integers(len(members), size=4)]
-        if rng.random() < 0.5:
+        if rng.random() < SAME_DRAWING:
             same = self._by_picture[self._picture[anchor]]
             tries = [same[int(i)] for i in rng.integers(len(same), size=24)] + tries
         for candidate in tries:

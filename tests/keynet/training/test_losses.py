@@ -15,6 +15,7 @@ from keynet.training.losses import (
     EntityContrast,
     GroupContrast,
     InstanceContrast,
+    IntentContrast,
     prefixes,
     sign_straight_through,
     supervised_contrastive,
@@ -23,6 +24,7 @@ from keynet.types import KeyOutput, TrainingBatch
 
 GROUP = torch.tensor([0, 1, 0, 2, 1, 0, 3, 3])
 ENTITY = torch.tensor([0, 0, 0, 1, 1, 2, -1, -1])
+INTENT = torch.tensor([0, 1, 0, 1, 1, 0, -1, 2])
 
 
 def unit(count: int, width: int, seed: int = 0) -> Tensor:
@@ -40,11 +42,14 @@ def output(
 
 
 def batch(
-    group: Tensor = GROUP, entity: Tensor = ENTITY, image_mask: Tensor | None = None
+    group: Tensor = GROUP,
+    entity: Tensor = ENTITY,
+    image_mask: Tensor | None = None,
+    intent: Tensor = INTENT,
 ) -> TrainingBatch:
     nothing = torch.zeros(0)
     mask = entity >= 0 if image_mask is None else image_mask
-    return TrainingBatch(nothing, mask, nothing, nothing, nothing, nothing, group, entity)
+    return TrainingBatch(nothing, mask, nothing, nothing, nothing, nothing, group, entity, intent)
 
 
 def plain_loop(rows: Tensor, group: Tensor, temperature: float) -> float:
@@ -140,18 +145,31 @@ def test_instance_contrast_is_over_pairs_of_group_and_entity() -> None:
     torch.testing.assert_close(other, found)
 
 
-def test_code_contrast_is_the_mean_over_prefixes() -> None:
+def test_code_contrast_is_the_mean_over_prefixes_of_groups_and_instances() -> None:
     logits = unit(8, 128, seed=4)
     codes = torch.where(logits >= 0, 1.0, -1.0)
-    expected = [plain_loop(codes[:, :n] / n**0.5, GROUP, 0.2) for n in (64, 128)]
-    found = CodeContrast(temperature=0.2)(output(logits=logits), batch())
-    assert float(found) == pytest.approx(sum(expected) / 2, rel=1e-4)
+    instance = torch.tensor([0, 1, 0, 3, 4, 5, 6, 6])
+    by_group, by_instance = (
+        sum(plain_loop(codes[:, :n] / n**0.5, labels, 0.2) for n in (64, 128)) / 2
+        for labels in (GROUP, instance)
+    )
+    for weight in (0.0, 0.5):
+        loss = CodeContrast(temperature=0.2, instance_weight=weight)
+        found = loss(output(logits=logits), batch())
+        assert float(found) == pytest.approx(by_group + weight * by_instance, rel=1e-4)
+
+
+def test_intent_contrast_is_over_texts_and_what_they_ask() -> None:
+    text, asked = unit(8, 16), INTENT >= 0
+    expected = plain_loop(text[asked], INTENT[asked], 0.2)
+    found = IntentContrast(temperature=0.2)(output(key=text), batch())
+    assert float(found) == pytest.approx(expected, rel=1e-4)
 
 
 def test_code_contrast_does_not_look_at_magnitudes() -> None:
     logits = unit(8, 64)
     scale = torch.rand(8, 64, generator=torch.Generator().manual_seed(5)) + 0.1
-    loss = CodeContrast()
+    loss = CodeContrast(instance_weight=1)
     torch.testing.assert_close(
         loss(output(logits=logits * scale), batch()), loss(output(logits=logits), batch())
     )
@@ -258,11 +276,12 @@ def test_entity_contrast_of_texts_alone_is_zero_with_a_gradient() -> None:
     [
         GroupContrast(),
         InstanceContrast(),
-        CodeContrast(),
+        CodeContrast(instance_weight=1),
         CodeAffinity(),
         Decorrelation(),
         Consistency(),
         EntityContrast(),
+        IntentContrast(),
     ],
     ids=lambda loss: type(loss).__name__,
 )
@@ -276,5 +295,5 @@ def test_every_loss_is_a_finite_scalar_that_permuting_the_batch_leaves(
     assert value.isfinite()
     assert value >= 0
     permuted = KeyOutput(*(part[order] for part in made))
-    moved = batch(GROUP[order], ENTITY[order])
+    moved = batch(GROUP[order], ENTITY[order], intent=INTENT[order])
     torch.testing.assert_close(loss(permuted, moved), value, rtol=1e-4, atol=1e-6)

@@ -9,7 +9,15 @@ import pytest
 import torch
 import yaml
 
-from keynet.training.run import CONFIG, FREE, RunError, open_run, point_latest
+from keynet.training.run import (
+    CONFIG,
+    FREE,
+    TRAINING_STATE,
+    RunError,
+    epochs,
+    open_run,
+    point_latest,
+)
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -20,6 +28,15 @@ def config(**changes: Any) -> dict[str, Any]:
         "evaluation": {"visits": 3000},
     }  # fmt: skip
     return made | changes
+
+
+def begin(run: Path, **changes: Any) -> Path:
+    """Open a run and leave a checkpoint in it, as a training does."""
+    open_run(run, config(**changes))
+    checkpoint = run / "checkpoints" / "last.ckpt"
+    state = dict.fromkeys(TRAINING_STATE, 0) | {"state_dict": {"w": torch.randn(64, 64)}}
+    torch.save(state, checkpoint)
+    return checkpoint
 
 
 def test_a_new_directory_is_made_and_keeps_the_configuration(tmp_path: Path) -> None:
@@ -33,9 +50,14 @@ def test_a_new_directory_is_made_and_keeps_the_configuration(tmp_path: Path) -> 
 def test_the_same_configuration_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     open_run(tmp_path, config())
     assert open_run(tmp_path, config()) is None
-    checkpoint = tmp_path / "checkpoints" / "last.ckpt"
-    torch.save({"state_dict": {"w": torch.zeros(2)}}, checkpoint)
+    checkpoint = begin(tmp_path)
     assert open_run(tmp_path, config()) == checkpoint
+
+
+def test_a_run_that_trained_nothing_takes_the_corrected_configuration(tmp_path: Path) -> None:
+    open_run(tmp_path, config(seed=1))
+    assert open_run(tmp_path, config()) is None
+    assert yaml.safe_load((tmp_path / CONFIG).read_text()) == config()
 
 
 @pytest.mark.parametrize(
@@ -53,29 +75,29 @@ def test_the_same_configuration_goes_on_from_its_checkpoint(tmp_path: Path) -> N
 def test_another_configuration_is_refused_by_its_first_difference(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    open_run(tmp_path, config())
+    begin(tmp_path)
     with pytest.raises(RunError, match=rf"belongs to another configuration: {message}"):
         open_run(tmp_path, config(**changes))
     assert yaml.safe_load((tmp_path / CONFIG).read_text()) == config()
 
 
 def test_a_key_that_is_gone_is_a_difference(tmp_path: Path) -> None:
-    open_run(tmp_path, config(loss={"a": 1, "b": 2}))
+    begin(tmp_path, loss={"a": 1, "b": 2})
     with pytest.raises(RunError, match=r"loss\.b was 2 and is None"):
         open_run(tmp_path, config(loss={"a": 1}))
 
 
 @pytest.mark.parametrize("name", FREE)
 def test_what_changes_no_key_may_differ(tmp_path: Path, name: str) -> None:
-    open_run(tmp_path, config())
-    assert open_run(tmp_path, config(**{name: "other"})) is None
+    checkpoint = begin(tmp_path)
+    assert open_run(tmp_path, config(**{name: "other"})) == checkpoint
 
 
 def test_the_number_of_workers_may_differ_where_it_is_read(tmp_path: Path) -> None:
     """``num_workers`` at the root is resolved into the data node as well."""
-    open_run(tmp_path, config())
+    checkpoint = begin(tmp_path)
     data = config()["data"] | {"num_workers": 4}
-    assert open_run(tmp_path, config(num_workers=4, data=data)) is None
+    assert open_run(tmp_path, config(num_workers=4, data=data)) == checkpoint
 
 
 @pytest.mark.parametrize(
@@ -95,16 +117,16 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: bytes) -> None:
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.9, 0.99])
 def test_a_checkpoint_cut_short_is_refused(tmp_path: Path, share: float) -> None:
-    open_run(tmp_path, config())
-    checkpoint = tmp_path / "checkpoints" / "last.ckpt"
-    torch.save({"state_dict": {"w": torch.randn(64, 64)}}, checkpoint)
+    checkpoint = begin(tmp_path)
     checkpoint.write_bytes(checkpoint.read_bytes()[: int(share * checkpoint.stat().st_size)])
     with pytest.raises(RunError, match="is damaged"):
         open_run(tmp_path, config())
 
 
 @pytest.mark.parametrize(
-    "content", [{"other": 1}, [1], torch.zeros(3)], ids=["dict", "list", "tensor"]
+    "content",
+    [{"state_dict": {"w": torch.zeros(2)}}, [1], torch.zeros(3)],
+    ids=["weights", "list", "tensor"],
 )
 def test_a_foreign_file_of_torch_is_refused(tmp_path: Path, content: object) -> None:
     open_run(tmp_path, config())
@@ -138,7 +160,7 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "- 1\n", "a: [1\n", "just words"])
 def test_a_damaged_configuration_is_refused(tmp_path: Path, content: str) -> None:
-    open_run(tmp_path, config())
+    begin(tmp_path)
     (tmp_path / CONFIG).write_text(content)
     with pytest.raises(RunError, match=r"config\.yaml"):
         open_run(tmp_path, config())
@@ -161,3 +183,17 @@ def test_latest_of_a_relative_directory(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     point_latest("outputs/run")
     assert (tmp_path / "outputs" / "latest").resolve() == tmp_path / "outputs" / "run"
+
+
+def test_latest_given_as_the_run_directory_does_not_point_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    point_latest(tmp_path / "first")
+    point_latest(tmp_path / "latest")
+    assert (tmp_path / "latest").resolve() == tmp_path / "first"
+
+
+def test_steps_are_whole_epochs() -> None:
+    assert epochs(400, 50) == 8
+    for steps, each in ((20, 50), (60, 50), (0, 50), (50, 0)):
+        with pytest.raises(RunError, match=f"steps={steps} is not a positive multiple"):
+            epochs(steps, each)
