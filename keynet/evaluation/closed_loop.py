@@ -14,8 +14,8 @@ from keynet.evaluation.false_hits import count_kinds
 from keynet.evaluation.fixed_store import OVER_BUDGET
 from keynet.evaluation.labels import Ints, Labels
 from keynet.evaluation.records import Record, Sheet
-from keynet.replay.closed_loop import FALSE_HIT, HIT, ReplayResult, count_served
-from keynet.replay.neighbours import Neighbours
+from keynet.replay.closed_loop import FALSE_HIT, HIT, ReplayResult, count_served, replay
+from keynet.replay.neighbours import Floats, Neighbours
 from keynet.replay.orders import zipf_order
 
 COLD_VISITS = 1000  # K2 of the specification counts hits over 1,000 cold requests
@@ -161,6 +161,26 @@ def single_pass_records(
     for kind, count in count_kinds(labels, query, answer).items():
         records.append(sheet.share(f"false_hits:{kind}", count, served, empty))
     return records
+
+
+def identity_records(
+    sheet: Sheet, keys: Floats, labels: Labels, settings: JudgeSettings
+) -> list[Record]:
+    """What a cache of exact identities serves and how often wrongly, whatever the budget (1)."""
+    order = single_pass_order(slices(labels)[SINGLE_PASS], settings)
+    result = replay(keys, labels.group, order, 1.0, labels.modalities)
+    wrong = int(
+        (
+            labels.response[result.order[result.outcome == FALSE_HIT]]
+            != labels.response[result.served[result.outcome == FALSE_HIT]]
+        ).sum()
+    )
+    served = result.num_served
+    return [
+        sheet.share("replay_hit_rate_at_1", result.hits, len(order)),
+        sheet.share("replay_false_hit_rate_at_1", result.false_hits, served),
+        sheet.share("wrong_response_rate_at_1", wrong, served),
+    ]
 
 
 def zipf_records(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from keynet.evaluation import baselines
+from keynet.evaluation.closed_loop import SINGLE_PASS, identity_records
 from keynet.evaluation.consistency import Perturb, consistency_records
 from keynet.evaluation.false_hits import count_kinds
 from keynet.evaluation.html import MISS, Curve, Pair
@@ -26,6 +27,7 @@ from keynet.types import CODE_BITS, Request
 
 Rows = NDArray[np.float32]
 CHUNK = 512
+IDENTITIES = ("exact", "text_only", "image_only")
 PAIRS_SHOWN = 12
 
 
@@ -84,6 +86,9 @@ def evaluate(
             name, bits, keys["calibration"], cal, keys["test"], test, source.name, settings
         )
         found.records += judgement.records
+        if name in IDENTITIES:
+            sheet = Sheet(source.name, "test", SINGLE_PASS, name, None)
+            found.records += identity_records(sheet, keys["test"], test, settings)
         line = label((name, bits))
         found.curves.setdefault("p_chr", []).append(
             Curve(line, np.array(judgement.coverage), np.array(judgement.precision))
@@ -111,7 +116,7 @@ def _methods(
         yield (method, bits), {split: _signs(codes, bits) for split, (_, codes) in encoded.items()}
     if image_size is None:
         return
-    for name in ("exact", "text_only", "image_only", "perceptual_hash"):
+    for name in (*IDENTITIES, "perceptual_hash"):
         rows = getattr(baselines, name)
         yield (name, None), {split: rows(found) for split, found in requests.items()}
     images = baselines.Lite0Features(image_size=image_size)
