@@ -91,7 +91,7 @@ class RequestBatches(Dataset[TrainingBatch]):
         rows = [pictures[row] for row in range(len(image_row))]
         # Few distinct shapes: a kernel is compiled for each. Pictures are padded by pictures of the
         # batch, which keeps its BatchNorm statistics.
-        rows += rows[: -len(rows) % PAD_PICTURES]
+        rows = [rows[i % len(rows)] for i in range(-(-len(rows) // PAD_PICTURES) * PAD_PICTURES)]
         texts = [self._tokens[text] for text in text_row]
         texts += [[]] * (-len(texts) % PAD_TEXTS)
         longest = max(1, *map(len, texts))

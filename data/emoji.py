@@ -42,7 +42,8 @@ class Emoji:
     Args:
         seed: Splits, encodings and questions follow from it alone.
         visits: Encodings of each drawing.
-        questions: Questions about each drawing, in training.
+        questions: Questions about each drawing, in training; yes and no are balanced when
+            ``visits * at_once`` is a multiple of it.
         at_once: Of them, how many about one encoding, in training.
         fold: ``test``, or ``dev`` to develop on: then calibration and test are cut from what is
             not the test split, which stays untouched.

@@ -56,7 +56,7 @@ def test_a_run_leaves_report_export_and_latest(trained: Path) -> None:
     assert "train.py" in report["command"]
     ours = [r for r in report["records"] if r["method"] == "smoke"]
     assert {r["bits"] for r in ours} >= {None, 64, 128, 256}
-    assert {r["data"] for r in ours} == {"easy_vqa"}
+    assert {r["data"] for r in ours} == {"easy_vqa_dev"}
     assert {"p_chr_auc", "consistency_codes", "latency_ms_p50"} <= {r["metric"] for r in ours}
     assert "easy-VQA by Victor Zhou" in (latest / "report.html").read_text()
 

@@ -16,18 +16,19 @@ def recall_at_1(
     """Share of entities whose name, asked over vendor ``asked``, lands on the same entity.
 
     One query an entity; the store is every naming request over drawings of vendor ``stored`` for
-    the entities that both vendors drew, of the same modalities as the query.
+    the entities that both vendors are asked for in one way, of the same modalities as the query.
     """
     naming = np.isin(labels.kind_of_intent, NAMING) & (labels.entity >= 0)
     a, b = naming & (labels.vendor == stored), naming & (labels.vendor == asked)
-    both = np.intersect1d(labels.entity[a], labels.entity[b])
+    way = 2 * labels.entity + (labels.modalities == "image+text")  # named in words, or not
+    both = np.intersect1d(way[a], way[b])
     shuffled = np.random.default_rng(seed).permutation(len(labels))
-    candidates = shuffled[(b & np.isin(labels.entity, both))[shuffled]]
+    candidates = shuffled[(b & np.isin(way, both))[shuffled]]
     query = candidates[np.unique(labels.entity[candidates], return_index=True)[1]]
     right = 0
     for present in np.unique(labels.modalities[query]):
         mine = query[labels.modalities[query] == present]
-        store = np.flatnonzero(a & np.isin(labels.entity, both) & (labels.modalities == present))
+        store = np.flatnonzero(a & np.isin(way, both) & (labels.modalities == present))
         if len(store):
             found = store[similarities(keys[mine], keys[store]).argmax(axis=1)]
             right += int((labels.entity[found] == labels.entity[mine]).sum())

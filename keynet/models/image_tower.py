@@ -45,8 +45,9 @@ class ImageTower(nn.Module):
     def stem(self, images: Tensor) -> Tensor:
         """Return what the frozen part makes of uint8 images, in bf16: [B, C, h, w].
 
-        No gradient passes it, so training can store it; its forward is 4 to 6 times faster in
-        bf16 on a CPU, while depthwise convolutions that are trained are slower in it.
+        There is a frozen part only with ``frozen_blocks``. No gradient passes it, so training can
+        store its outputs; its forward is 4 to 6 times faster in bf16 on a CPU, while depthwise
+        convolutions that are trained are slower in it.
         """
         with torch.no_grad(), torch.autocast(images.device.type, dtype=torch.bfloat16):
             x = _scaled(images)

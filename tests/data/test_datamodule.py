@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 import data.datamodule
-from data.datamodule import RequestBatches, RequestDataModule
+from data.datamodule import PAD_PICTURES, PAD_TEXTS, PAD_TOKENS, RequestBatches, RequestDataModule
 from keynet.preprocess import Preprocessor
 from keynet.types import Request, RequestError, TrainingBatch
 
@@ -51,19 +51,26 @@ def test_shapes_and_types(module: RequestDataModule, mixed: list[int]) -> None:
     batch = dataset(module)[mixed]
     unique_images = len({module.requests[i].image for i in mixed})
     unique_texts = len({module.requests[i].text for i in mixed})
+    assert 4 <= unique_images < 8 and unique_texts < 8
     length = batch.tokens.shape[1]
+    assert length % PAD_TOKENS == 0
     expected = {
-        "images": (torch.uint8, (unique_images, 3, SIZE, SIZE)),
+        "images": (torch.uint8, (PAD_PICTURES, 3, SIZE, SIZE)),
         "image_mask": (torch.bool, (8,)),
-        "tokens": (torch.int64, (unique_texts, length)),
-        "token_mask": (torch.bool, (unique_texts, length)),
+        "tokens": (torch.int64, (PAD_TEXTS, length)),
+        "token_mask": (torch.bool, (PAD_TEXTS, length)),
         "image_index": (torch.int64, (8,)),
         "text_index": (torch.int64, (8,)),
         "group": (torch.int64, (8,)),
         "entity": (torch.int64, (8,)),
+        "intent": (torch.int64, (8,)),
     }
     assert {n: (t.dtype, tuple(t.shape)) for n, t in batch._asdict().items()} == expected
-    assert unique_images < 8 and unique_texts < 8
+    assert batch.image_index.max() == unique_images - 1
+    assert batch.text_index.max() == unique_texts - 1
+    added = PAD_PICTURES - unique_images
+    assert torch.equal(batch.images[unique_images:], batch.images[:added])
+    assert not batch.tokens[unique_texts:].any() and not batch.token_mask[unique_texts:].any()
 
 
 def test_indices_give_each_request_its_own_picture_and_text(
@@ -114,7 +121,8 @@ def test_a_picture_is_decoded_once_a_batch(
     decoded = count_decoded(module, monkeypatch)
     batches = dataset(module)
     first = batches[mixed]
-    assert len(decoded) == len(set(decoded)) == len(first.images) - 1  # all but the absent one
+    pictures = {module.requests[i].image for i in mixed} - {None}
+    assert len(decoded) == len(pictures) and set(decoded) == pictures
     assert torch.equal(first.images, batches[mixed].images)
 
 
@@ -171,7 +179,7 @@ def test_batches_of_pictures_alone_or_texts_alone(module: RequestDataModule) -> 
     pictures = [i for i, r in enumerate(module.requests) if r.text is None]
     texts = [i for i, r in enumerate(module.requests) if r.image is None]
     batch = dataset(module)[pictures]
-    assert batch.tokens.shape == (1, 1) and not batch.token_mask.any()
+    assert batch.tokens.shape == (PAD_TEXTS, PAD_TOKENS) and not batch.token_mask.any()
     batch = dataset(module)[texts]
     assert not batch.image_mask.any()
     assert not batch.images.any()
@@ -197,10 +205,10 @@ def test_the_tokenizer_knows_the_texts_of_training(module: RequestDataModule) ->
 
 def test_a_text_too_long_for_the_model_is_an_error(toy_source: Any) -> None:
     module = data_module(toy_source, max_tokens=8, vocab_size=256)
-    with pytest.raises(RequestError, match="the model takes 8"):
-        dataset(module)[[0]]
+    with pytest.raises(RequestError, match=r"^training request 0: .*the model takes 8"):
+        dataset(module)
     folded = data_module(toy_source, max_tokens=16, vocab_size=256, long_text="fold")
-    assert dataset(folded)[[0]].tokens.shape == (1, 16)
+    assert dataset(folded)[[0]].tokens.shape == (PAD_TEXTS, 16)
 
 
 def test_requests_are_those_of_the_training_split() -> None:

@@ -180,9 +180,17 @@ def test_yes_and_no_are_balanced_for_each_kind_and_language(
                 assert yes or r.response == QUESTIONS[language]["no"]
                 slot = r.tags["family"], language, r.tags["argument"]
                 counts[slot]["yes" if yes else "no"] += 1
-        assert len(counts) > (90 if split == "train" else 80)  # of 96
-        worst = max(abs(c["yes"] - c["no"]) for c in counts.values())
-        assert worst <= 1, split
+        # Of 96: the few questions of an evaluated split leave out rare kinds in some languages.
+        assert len(counts) > (90 if split == "train" else 70)
+        assert all(c["yes"] == c["no"] for c in counts.values()), split
+
+
+def test_both_drawings_of_a_concept_are_asked_the_same(splits: dict[str, list[Request]]) -> None:
+    for requests in splits.values():
+        asked: dict[str, Counter[tuple[str | None, str | None]]] = {v: Counter() for v in VENDORS}
+        for r in with_both(requests):
+            asked[r.tags["vendor"]][r.entity, r.intent] += 1
+        assert asked[VENDORS[0]] == asked[VENDORS[1]]
 
 
 def test_the_answer_is_true(source: Emoji, splits: dict[str, list[Request]]) -> None:

@@ -1,14 +1,17 @@
-"""A toy data set: pictures of entities by two vendors, asked in families, languages, phrasings."""
+"""A toy data set of pictures by two vendors, asked in many phrasings, and a toy encoder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import zlib
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from keynet.evaluation.labels import Labels
-from keynet.types import Request
+from keynet.types import KeySpace, Request
 
 
 def toy_requests(seed: int = 0, entities: int = 120, visits: int = 8) -> list[Request]:
@@ -87,3 +90,37 @@ def other_labels() -> Labels:
 @pytest.fixture(scope="session")
 def keys_of() -> Callable[..., np.ndarray]:
     return group_keys
+
+
+class FakeEncoder:
+    """Keys are a hash: equal mean colour (in steps of ``coarseness``) and text give equal keys."""
+
+    num_parameters = 7
+
+    def __init__(self, coarseness: int = 64) -> None:
+        self.coarseness = coarseness
+        self.space = KeySpace("fake", 1, 32, 128, "0" * 16)
+
+    def encode_arrays(
+        self, requests: Sequence[Request], batch_size: int = 64
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        vectors, codes = [], []
+        for request in requests:
+            seen = b"none"
+            if request.image is not None:
+                pixels = np.asarray(Image.open(io.BytesIO(request.image)).convert("RGB"))
+                seen = str(pixels.mean((0, 1)).round() // self.coarseness).encode()
+            rng = np.random.default_rng(zlib.crc32(seen + (request.text or "").encode()))
+            vector = rng.standard_normal(self.space.dim).astype(np.float32)
+            vectors.append(vector / np.linalg.norm(vector))
+            codes.append(np.packbits(rng.random(self.space.bits) < 0.5))
+        return np.stack(vectors), np.stack(codes), np.full(len(requests), np.nan, np.float32)
+
+    def encode(self, requests: Sequence[Request], batch_size: int = 64) -> list[int]:
+        self.encode_arrays(requests, batch_size)
+        return [0] * len(requests)
+
+
+@pytest.fixture(scope="session")
+def fake_encoder() -> FakeEncoder:
+    return FakeEncoder()

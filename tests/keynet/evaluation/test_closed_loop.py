@@ -18,12 +18,21 @@ from keynet.replay.neighbours import Neighbours
 SETTINGS = JudgeSettings(budgets=(0.01, 0.05), visits=500)
 
 
-def test_slices_are_all_and_each_vendor(labels: Labels) -> None:
+def test_slices_are_each_vendor_and_each_modality_alone(labels: Labels) -> None:
     found = slices(labels)
-    assert list(found) == ["single_pass", "single_pass:A", "single_pass:B"]
-    assert len(found["single_pass"]) == len(labels)
-    assert set(labels.vendor[found["single_pass:B"]]) == {"B"}
-    assert list(slices(labels.take(labels.vendor == "A"))) == ["single_pass"]
+    expected = {
+        "single_pass": labels.modalities == "image+text",
+        "single_pass:A": (labels.modalities == "image+text") & (labels.vendor == "A"),
+        "single_pass:B": (labels.modalities == "image+text") & (labels.vendor == "B"),
+        "single_pass:image_only": labels.modalities == "image",
+        "single_pass:text_only": labels.modalities == "text",
+    }
+    assert list(found) == list(expected)
+    for name, index in found.items():
+        assert index.tolist() == np.flatnonzero(expected[name]).tolist(), name
+        assert len(index), name
+    one_vendor = labels.take(labels.vendor == "A")
+    assert list(slices(one_vendor)) == ["single_pass", "single_pass:image_only"]
 
 
 def test_subsamples_keep_entities_whole(labels: Labels) -> None:
@@ -60,5 +69,7 @@ def test_calibration_keeps_the_budget_on_every_subsample(
 
 def test_zipf_orders_use_at_most_their_share_of_the_pool(labels: Labels) -> None:
     orders = zipf_orders(labels, "replay:zipf1", JudgeSettings())
-    assert [len(order) for order in orders] == [int(0.6 * len(labels))] * 5
+    pool = np.flatnonzero(labels.modalities == "image+text")
+    assert [len(order) for order in orders] == [int(0.6 * len(pool))] * 5
+    assert all(set(order.tolist()) <= set(pool.tolist()) for order in orders)
     assert len(zipf_orders(labels, "replay:zipf0", SETTINGS)[0]) == 500

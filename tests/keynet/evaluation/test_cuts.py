@@ -24,19 +24,18 @@ def test_subsets_are_those_the_labels_allow(labels: Labels) -> None:
 @pytest.mark.parametrize("subset", SUBSETS + VENDORS)
 def test_what_every_cut_promises(labels: Labels, subset: str, disjoint: bool) -> None:
     found = cut(labels, subset, 0, disjoint_phrasings=disjoint)
-    if subset == "text_only":  # a text has a single exact form, so a group is rarely asked twice
-        return
-    assert len(found.query) >= 20
+    # A text has a single exact form, so there are few queries without a picture.
+    assert len(found.query) >= (4 if subset == "text_only" else 20)
     assert found.answerable.mean() == 0.5
     assert not set(found.store.tolist()) & set(found.query.tolist())
     stored = pairs(labels, "group", "modalities", index=found.store)
     for query, answerable in zip(found.query.tolist(), found.answerable.tolist(), strict=True):
         asked = (int(labels.group[query]), str(labels.modalities[query]))
         assert (asked in stored) == answerable
-    if subset != "other_vendor":
-        units = labels.picture[found.query]
-        units = units[units >= 0]
-        assert len(np.unique(units)) == len(units)
+    unit = labels.exact if subset == "text_only" else labels.picture
+    if subset.startswith("other_vendor:"):
+        unit = labels.entity
+    assert len(np.unique(unit[found.query])) == len(found.query)
     if disjoint:
         store = pairs(labels, "phrasing", index=found.store)
         assert not (store & pairs(labels, "phrasing", index=found.query)) - {(-1,)}
@@ -48,6 +47,8 @@ def test_store_and_queries_share_no_picture(labels: Labels) -> None:
         found = cut(labels, subset, 0)
         shared = set(labels.picture[found.store]) & set(labels.picture[found.query])
         assert shared <= {-1}
+    found = cut(labels, "text_only", 0)
+    assert not set(labels.exact[found.store]) & set(labels.exact[found.query])
     few, many = (len(cut(labels, "all", 0, store_share=share).store) for share in (0.2, 0.6))
     assert few < many
 
@@ -63,19 +64,26 @@ def test_same_drawing_answers_from_the_same_picture(labels: Labels, disjoint: bo
     assert not worded & pairs(labels, "group", "picture", "phrasing", index=asked)
 
 
-def test_other_vendor_asks_names_of_the_other_vendor(labels: Labels) -> None:
+def test_other_vendor_asks_what_is_shown_in_the_other_vendor(labels: Labels) -> None:
     found = cut(labels, "other_vendor:B->A", 0)
     assert set(labels.vendor[found.store]) == {"B"}
     assert set(labels.vendor[found.query]) == {"A"}
-    assert set(labels.kind_of_intent[np.append(found.query, found.store)]) == {"name"}
+    assert set(labels.kind_of_intent[np.append(found.query, found.store)]) == {"name", "describe"}
     novel = labels.entity[found.query[~found.answerable]]
     assert not set(novel) & set(labels.entity[found.query[found.answerable]])
     assert len(np.unique(labels.entity[found.query])) == len(found.query)
 
 
 def test_modality_and_negation_slices(labels: Labels) -> None:
-    image = cut(labels, "image_only", 0)
-    assert set(labels.modalities[np.append(image.query, image.store)]) == {"image"}
+    expected = {
+        "all": "image+text",
+        "same_drawing": "image+text",
+        "image_only": "image",
+        "text_only": "text",
+    }
+    for subset, present in expected.items():
+        found = cut(labels, subset, 0)
+        assert set(labels.modalities[np.append(found.query, found.store)]) == {present}, subset
     negation = cut(labels, "negation", 0)
     families = labels.kind_of_intent[np.append(negation.query, negation.store)]
     assert set(families) == {"is_kind", "is_not_kind"}

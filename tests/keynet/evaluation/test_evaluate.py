@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +12,6 @@ from keynet.evaluation.evaluate import _signs, evaluate
 from keynet.evaluation.judge import JudgeSettings
 from keynet.evaluation.latency import latency_records
 from keynet.evaluation.output import write_evaluation
-
-spec = importlib.util.spec_from_file_location(
-    "fake_encoder", Path(__file__).with_name("fake_encoder.py")
-)
-assert spec is not None and spec.loader is not None
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-FakeEncoder = module.FakeEncoder
 
 
 def repaint(picture: Image.Image) -> dict[str, bytes]:
@@ -37,9 +27,9 @@ def repaint(picture: Image.Image) -> dict[str, bytes]:
     return made
 
 
-def test_consistency_counts_bits_and_codes_that_stay(toy_source) -> None:
+def test_consistency_counts_bits_and_codes_that_stay(toy_source, fake_encoder) -> None:
     pictured = [r for r in toy_source.requests("test") if r.image is not None]
-    records = consistency_records(FakeEncoder(), pictured, repaint, "toy", "fake")
+    records = consistency_records(fake_encoder, pictured, repaint, "toy", "fake")
     found = {(r.subset, r.metric): r.value for r in records}
     for kept in ("consistency:same", "consistency:batch_1_against_64"):
         assert found[kept, "consistency_codes"] == 1
@@ -48,9 +38,9 @@ def test_consistency_counts_bits_and_codes_that_stay(toy_source) -> None:
     assert 0.4 < found["consistency:inverted", "consistency_bits"] < 0.6
 
 
-def test_latency_names_batch_and_percentile(toy_source) -> None:
+def test_latency_names_batch_and_percentile(toy_source, fake_encoder) -> None:
     requests = (toy_source.requests("test") * 2)[:100]
-    records = latency_records(FakeEncoder(), requests, "toy", "fake")
+    records = latency_records(fake_encoder, requests, "toy", "fake")
     assert [(r.subset, r.metric, r.n) for r in records] == [
         ("batch_1", "latency_ms_p50", 100),
         ("batch_1", "latency_ms_p99", 100),
@@ -67,10 +57,10 @@ def test_code_rows_have_the_hamming_distance_as_inner_product() -> None:
 
 
 @pytest.fixture(scope="module")
-def found(toy_source):
+def found(toy_source, fake_encoder):
     settings = JudgeSettings(visits=40, orders=2, disjoint_phrasings=False)
     return evaluate(
-        FakeEncoder(),
+        fake_encoder,
         toy_source,
         method="fake",
         perturb=repaint,

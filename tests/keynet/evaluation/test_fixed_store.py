@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from keynet.evaluation.fixed_store import Served, chr_curve, cut, fixed_store_records, serve
+from keynet.evaluation.fixed_store import Cut, Served, chr_curve, cut, fixed_store_records, serve
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.records import Sheet
 
@@ -29,10 +29,11 @@ def many(false_below: float, n: int = 1000) -> Served:
     )
 
 
+@pytest.mark.parametrize("subset", ["all", "other_vendor:A->B"])  # of both modalities, and mixed
 def test_serve_takes_the_nearest_of_the_same_modalities(
-    labels: Labels, keys_of: Callable[..., np.ndarray]
+    labels: Labels, keys_of: Callable[..., np.ndarray], subset: str
 ) -> None:
-    found = cut(labels, "all", 0)
+    found = cut(labels, subset, 0)
     keys = keys_of(labels, noise=0.3)
     got = serve(keys, labels, found)
     for at in range(0, len(found.query), 7):
@@ -48,21 +49,27 @@ def test_serve_takes_the_nearest_of_the_same_modalities(
 def test_a_query_without_its_modalities_in_the_store_is_not_served(
     labels: Labels, keys_of: Callable[..., np.ndarray]
 ) -> None:
-    found = cut(labels, "all", 0)
-    only = found.store[labels.modalities[found.store] == "image+text"]
-    got = serve(keys_of(labels), labels, type(found)("all", only, found.query, found.answerable))
-    image = labels.modalities[found.query] == "image"
+    found, alone = cut(labels, "all", 0), cut(labels, "image_only", 0)
+    query = np.append(found.query, alone.query)
+    answerable = np.append(found.answerable, np.zeros(len(alone.query), dtype=bool))
+    got = serve(keys_of(labels), labels, Cut("all", found.store, query, answerable))
+    image = labels.modalities[query] == "image"
+    assert 0 < image.sum() < len(query)
     assert (got.nearest[image] == -1).all()
     assert (got.similarity[image] == -np.inf).all()
     assert not got.correct[image].any()
+    assert (got.nearest[~image] >= 0).all()
 
 
 def test_figures_by_hand() -> None:
     test = served(
         [0.9, 0.9, 0.8, 0.7, 0.6], [True, True, False, True, False], [True, True, False, True, True]
     )
-    by_metric = {r.metric: r for r in fixed_store_records(SHEET, many(0.55), test, [0.05])}
+    records, thresholds = fixed_store_records(SHEET, many(0.55), test, [0.05])
+    by_metric = {r.metric: r for r in records}
     # Calibration is all right down to 0.55, so the threshold serves all five.
+    assert list(thresholds) == [0.05]
+    assert 0.5 < (thresholds[0.05].value or 0) <= 0.55
     hit, false = by_metric["hit_rate_at_0.05"], by_metric["false_hit_rate_at_0.05"]
     assert (hit.value, hit.n) == (0.75, 4)
     assert (false.value, false.n) == (0.4, 5)
@@ -74,10 +81,13 @@ def test_figures_by_hand() -> None:
 
 def test_too_few_queries_are_not_available_and_say_why() -> None:
     cal = served([0.9] * 100, [True] * 100, [True] * 100)
-    records = fixed_store_records(SHEET, cal, cal, [0.01, 0.05])
+    records, thresholds = fixed_store_records(SHEET, cal, cal, [0.01, 0.05])
     by_metric = {r.metric: r for r in records}
     assert by_metric["hit_rate_at_0.01"].value is None
     assert "needs 299" in by_metric["hit_rate_at_0.01"].note
+    assert thresholds[0.01].value is None
+    assert thresholds[0.01].reason == by_metric["hit_rate_at_0.01"].note
+    assert thresholds[0.05].value is not None
     assert by_metric["hit_rate_at_0.05"].value == 1.0
     assert by_metric["false_hit_rate_at_0.05"].value == 0.0
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from keynet.evaluation.cuts import cut
 from keynet.evaluation.judge import Judgement, JudgeSettings, judge, oracle_records
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.records import Record
@@ -92,19 +93,41 @@ def test_over_budget_is_said(noisy: Judgement) -> None:
             assert (record.note == "over budget") == (record.value > float(budget))
 
 
+def test_worst_misses_are_answerable_and_something_else_was_nearer(
+    noisy: Judgement, other_labels: Labels, keys_of: Keys
+) -> None:
+    keys = keys_of(other_labels, 2, 1.1)
+    parts = cut(other_labels, "all", SETTINGS.seed, store_share=SETTINGS.store_share)
+    answerable = set(parts.query[parts.answerable].tolist())
+    assert noisy.worst_misses
+    sims = [similarity for _, _, similarity in noisy.worst_misses]
+    assert sims == sorted(sims)
+    for query, equivalent, similarity in noisy.worst_misses:
+        assert query in answerable
+        assert equivalent in parts.store
+        assert other_labels.group[query] == other_labels.group[equivalent]
+        stored = keys[parts.store] @ keys[query]
+        same = other_labels.group[parts.store] == other_labels.group[query]
+        assert stored[same].max() == pytest.approx(similarity, abs=1e-5)
+        assert stored[~same].max() >= similarity - 1e-5
+
+
+def test_thresholds_are_those_of_the_fixed_store_and_of_the_single_pass(noisy: Judgement) -> None:
+    assert [(t.kind, t.budget) for t in noisy.thresholds] == [
+        (kind, budget) for kind in ("fixed_store", "closed_loop") for budget in SETTINGS.budgets
+    ]
+
+
 def test_worst_pairs_and_curves(noisy: Judgement, other_labels: Labels) -> None:
     sims = [similarity for _, _, similarity in noisy.worst_false_hits]
     assert sims == sorted(sims, reverse=True)
     for query, served, _ in noisy.worst_false_hits:
         assert other_labels.group[query] != other_labels.group[served]
-    assert noisy.worst_misses
-    for query, equivalent, _ in noisy.worst_misses:
-        assert other_labels.group[query] == other_labels.group[equivalent]
     assert noisy.coverage == sorted(noisy.coverage)
     assert noisy.coverage[-1] == 1.0
     curve = noisy.replay_curve
     assert curve is not None
-    assert curve.visits[-1] == len(other_labels)
+    assert curve.visits[-1] == (other_labels.modalities == "image+text").sum()
     assert len(curve.visits) == len(curve.hits) <= 400
     assert all(hit <= oracle for hit, oracle in zip(curve.hits, curve.oracle, strict=True))
 

@@ -85,7 +85,13 @@ def test_batch_statistics_of_the_frozen_part_stay_off(started: str) -> None:
     assert model.trunk.bn2.training
 
 
-@pytest.mark.parametrize("frozen_blocks", [0, 1, FROZEN, 7])
+def test_nothing_is_frozen_with_no_frozen_blocks() -> None:
+    model = tower(0)
+    assert not len(model.frozen)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("frozen_blocks", [1, FROZEN, 7])
 def test_what_the_stem_makes_stands_for_the_pictures(frozen_blocks: int) -> None:
     """Training stores it, whatever the number of frozen blocks."""
     x = pictures()

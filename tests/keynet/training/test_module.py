@@ -197,14 +197,17 @@ def test_parameter_groups(make_module: Make) -> None:
         for parameter in group["params"]:
             assert name_of[id(parameter)] not in seen
             seen[name_of[id(parameter)]] = group
-    trained = {name for name, p in module.named_parameters() if p.requires_grad}
+    parameter_of = dict(module.named_parameters())
+    trained = {name for name, p in parameter_of.items() if p.requires_grad}
     assert set(seen) == trained
     assert not [name for name in seen if "frozen" in name]
     for name, group in seen.items():
         # The schedule starts at 1 / 25 of the peak: the warm-up is a quarter of 100 steps.
         peak = 1e-3 if "image_encoder" in name else 1e-2
         assert group["lr"] == pytest.approx(peak / 25), name
-        plain = name.endswith("bias") or "norm" in name or "embedding" in name or "position" in name
+        # Not decayed: scalars and vectors (biases, norms), and what is looked up or added.
+        table = "embedding" in name or "position" in name or name.endswith(".start")
+        plain = table or parameter_of[name].ndim < 2
         assert (group["weight_decay"] == 0) == plain, name
 
 
