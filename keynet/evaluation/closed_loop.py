@@ -40,6 +40,7 @@ class JudgeSettings:
         disjoint_phrasings: Whether a fixed store and its queries share no phrasing.
         subsamples: Closed-loop replays that must all keep the budget.
         share: Share of entities in each.
+        whole_passes: Replays over all calibration requests that must keep it too.
         store_share: Share of pictures in a fixed store.
         pool_share: Most of the pool that a Zipf replay uses up.
     """
@@ -51,6 +52,7 @@ class JudgeSettings:
     disjoint_phrasings: bool = True
     subsamples: int = 12
     share: float = 0.63
+    whole_passes: int = 4
     store_share: float = 0.2
     pool_share: float = 0.6
 
@@ -77,8 +79,15 @@ def slices(labels: Labels) -> dict[str, Ints]:
 def calibrate(
     neighbours: Neighbours, labels: Labels, index: Ints, settings: JudgeSettings, data: str = ""
 ) -> dict[float, Threshold]:
-    """Closed-loop threshold of each budget, from replays over parts of requests ``index``."""
+    """Closed-loop threshold of each budget, from replays over parts and all of ``index``.
+
+    False hits rise with the size of the store: parts alone give a threshold for stores of their
+    size, and broke the budget on a test split of the whole's.
+    """
     orders = subsample_orders(labels, index, settings)
+    for number in range(settings.whole_passes):
+        rng = np.random.default_rng([settings.seed, settings.subsamples + number])
+        orders.append(rng.permutation(index))
 
     @functools.cache
     def outcome(subsample: int, threshold: float) -> tuple[int, int]:
@@ -88,7 +97,7 @@ def calibrate(
     visits = min(len(order) for order in orders)
     return {
         budget: fit_closed_loop(
-            outcome, candidates, budget, visits, subsamples=settings.subsamples, data=data
+            outcome, candidates, budget, visits, subsamples=len(orders), data=data
         )
         for budget in settings.budgets
     }
