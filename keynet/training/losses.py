@@ -55,10 +55,17 @@ class GroupContrast(nn.Module):
 
 
 def instances(batch: TrainingBatch) -> Tensor:
-    """Return numbers [B] that are equal for the same question about the same thing."""
+    """Return numbers [B] that are equal for the same question about the same thing.
+
+    A request that the batch does not hold in another encoding stands alone: where pictures never
+    come again, as in easy-VQA, telling them apart would only cost hits.
+    """
     pairs = torch.stack([batch.group, batch.entity])
     numbers: Tensor = torch.unique(pairs, dim=1, return_inverse=True)[1]
-    return numbers
+    same = numbers[:, None] == numbers[None]
+    again = (same & (batch.image_index[:, None] != batch.image_index[None])).any(1)
+    alone = len(numbers) + torch.arange(len(numbers), device=numbers.device)
+    return torch.where(again, numbers, alone)
 
 
 class InstanceContrast(nn.Module):

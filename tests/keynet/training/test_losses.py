@@ -46,10 +46,12 @@ def batch(
     entity: Tensor = ENTITY,
     image_mask: Tensor | None = None,
     intent: Tensor = INTENT,
+    image_index: Tensor | None = None,
 ) -> TrainingBatch:
     nothing = torch.zeros(0)
     mask = entity >= 0 if image_mask is None else image_mask
-    return TrainingBatch(nothing, mask, nothing, nothing, nothing, nothing, group, entity, intent)
+    encoded = torch.arange(len(group)) if image_index is None else image_index
+    return TrainingBatch(nothing, mask, nothing, nothing, encoded, nothing, group, entity, intent)
 
 
 def plain_loop(rows: Tensor, group: Tensor, temperature: float) -> float:
@@ -143,6 +145,16 @@ def test_instance_contrast_is_over_pairs_of_group_and_entity() -> None:
     group, entity = 10**6 * GROUP, 10**6 * ENTITY
     other = InstanceContrast(temperature=0.2)(output(), batch(group, entity))
     torch.testing.assert_close(other, found)
+
+
+def test_a_picture_that_does_not_come_again_is_no_instance() -> None:
+    one_encoding = batch(image_index=torch.zeros(8, dtype=torch.int64))
+    assert float(InstanceContrast()(output(), one_encoding)) == 0
+    # rows 0 and 2 are one question about one thing; 6 and 7 too, but from one encoding
+    encoded = torch.tensor([0, 1, 2, 3, 4, 5, 6, 6])
+    instance = torch.tensor([0, 1, 0, 3, 4, 5, 6, 7])
+    found = InstanceContrast(temperature=0.2)(output(), batch(image_index=encoded))
+    assert float(found) == pytest.approx(plain_loop(unit(8, 16), instance, 0.2), rel=1e-4)
 
 
 def test_code_contrast_is_the_mean_over_prefixes_of_groups_and_instances() -> None:
