@@ -116,8 +116,9 @@ def fit_closed_loop(
 ) -> Threshold:
     """Loosest threshold at which, and at every stricter candidate, all replays keep the budget.
 
-    A candidate at which a replay serves fewer than 1 / budget requests cannot fail, for there a
-    single false hit says nothing of the rate; nor can it be the result unless it keeps the budget.
+    A candidate at which a replay serves fewer than ``served_needed`` cannot fail, for so few say
+    nothing of the rate: two look-alikes at the top would end the search at every hit it could
+    have. Nor can it be the result unless it keeps the budget.
 
     Args:
         replay: (subsample, threshold) -> (served, false hits) of one closed-loop replay. It is
@@ -138,7 +139,7 @@ def fit_closed_loop(
         for subsample in range(subsamples):
             served, false_hits = replay(subsample, value)
             if false_hits > budget * served:
-                if served * budget >= 1:
+                if served >= needed:
                     return False
                 undecided = True
         return None if undecided else True
