@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 Encoding = Literal["JPEG", "WEBP", "PNG"]
+SENT_AS: tuple[Encoding, ...] = ("JPEG", "JPEG", "WEBP", "PNG")  # every second picture is JPEG
 
 BACKGROUNDS = ((255, 255, 255), (246, 247, 249), (229, 221, 213), (32, 33, 36), (0, 0, 0))
 
@@ -40,7 +41,7 @@ def as_sent(drawing: Image.Image, rng: np.random.Generator) -> bytes:
     margin, shift = rng.uniform(0, 0.25), rng.uniform(0, 1, 2)
     crop = rng.uniform(0, 0.06, 4) * (rng.random() < 0.3)
     size = int(rng.integers(64, 193))
-    encoding: Encoding = ("JPEG", "JPEG", "WEBP", "PNG")[int(rng.integers(4))]  # type: ignore[assignment]
+    encoding = SENT_AS[int(rng.integers(len(SENT_AS)))]
     quality = int(rng.integers(40, 96))
 
     side = drawing.width
