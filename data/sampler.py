@@ -18,7 +18,7 @@ class HardNegativeBatchSampler(Sampler[list[int]]):
     """Batches of anchors, each with an equivalent request and hard negatives.
 
     Six requests an anchor, on three pictures: the anchor; an equivalent request (70 % of the time
-    of the same drawing, if there is one); the same question about another picture with another
+    of the same drawing in another encoding, if there is one); the same question about another picture with another
     answer (half of the time a near concept); and for each of the three another question about the
     same encoded picture, which is then encoded once.
     A batch is a function of seed, epoch and its number alone, so that a resumed run sees what an
@@ -88,7 +88,8 @@ class HardNegativeBatchSampler(Sampler[list[int]]):
         tries = [members[int(i)] for i in rng.integers(len(members), size=4)]
         if rng.random() < SAME_DRAWING:
             same = self._by_picture[self._picture[anchor]]
-            tries = [same[int(i)] for i in rng.integers(len(same), size=24)] + tries
+            drawn = [same[int(i)] for i in rng.integers(len(same), size=24)]
+            tries = [i for i in drawn if self._image[i] != self._image[anchor]] + tries
         for candidate in tries:
             if candidate != anchor and self._group[candidate] == self._group[anchor]:
                 return candidate

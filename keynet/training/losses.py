@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from keynet.types import KeyOutput, TrainingBatch
 
 TEMPERATURE = 0.07  # SPEC K3: one temperature for both modalities
+VECTORS = ("key", "image", "text")
+LABELS = ("group", "instance", "entity", "intent")
 
 
 def sign_straight_through(logits: Tensor) -> Tensor:
@@ -42,18 +44,6 @@ def prefixes(bits: int) -> list[int]:
     return [length for length in (64, 128, 256, 512) if length <= bits]
 
 
-class GroupContrast(nn.Module):
-    """Supervised contrast of keys over groups."""
-
-    def __init__(self, *, temperature: float = TEMPERATURE) -> None:
-        super().__init__()
-        self.temperature = temperature
-
-    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
-        """Return the loss of a batch."""
-        return supervised_contrastive(output.key, batch.group, self.temperature)
-
-
 def instances(batch: TrainingBatch) -> Tensor:
     """Return numbers [B] that are equal for the same question about the same thing.
 
@@ -68,21 +58,36 @@ def instances(batch: TrainingBatch) -> Tensor:
     return torch.where(again, numbers, alone)
 
 
-class InstanceContrast(nn.Module):
-    """Supervised contrast of keys over (group, what the picture shows).
+class Contrast(nn.Module):
+    """Supervised contrast of one vector of the output over one label of the batch.
 
-    Beside ``GroupContrast`` it grades similarity: the same question about the same thing comes
-    before the same answer about another thing. Where a model cannot tell an answer for pictures it
-    was not trained on, the threshold can then still serve the pictures it has seen.
+    * ``key`` over ``group``: equivalent requests meet.
+    * ``key`` over ``instance`` (see ``instances``) grades that: the same question about the same
+      thing comes before the same answer about another thing. Where a model cannot tell an answer
+      for pictures it was not trained on, a threshold can still serve the pictures it has seen.
+    * ``image`` over ``entity``: any question can be answered from where a picture's vector lies.
+    * ``text`` over ``intent``: a question in any phrasing.
+
+    Args:
+        vector: ``key``, ``image`` or ``text``.
+        over: ``group``, ``instance``, ``entity`` or ``intent``; requests whose label is -1 are
+            left out.
+        temperature: Divides the cosines.
     """
 
-    def __init__(self, *, temperature: float = TEMPERATURE) -> None:
+    def __init__(self, *, vector: str, over: str, temperature: float = TEMPERATURE) -> None:
         super().__init__()
-        self.temperature = temperature
+        for name, value, known in (("vector", vector, VECTORS), ("over", over, LABELS)):
+            if value not in known:
+                raise ValueError(f"{name}={value!r}: expected one of {', '.join(known)}")
+        self.vector, self.over, self.temperature = vector, over, temperature
 
     def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
         """Return the loss of a batch."""
-        return supervised_contrastive(output.key, instances(batch), self.temperature)
+        label = instances(batch) if self.over == "instance" else getattr(batch, self.over)
+        rows = (label >= 0).nonzero().squeeze(1)
+        unit = getattr(output, self.vector)
+        return supervised_contrastive(unit[rows], label[rows], self.temperature)
 
 
 class CodeContrast(nn.Module):
@@ -158,32 +163,3 @@ class Consistency(nn.Module):
         same &= (batch.entity >= 0)[:, None]
         cosine = output.key @ output.key.T
         return ((1 - cosine) * same).sum() / same.sum().clamp(min=1)
-
-
-class EntityContrast(nn.Module):
-    """Supervised contrast of the aligned picture over what it shows.
-
-    Any question can then be answered for a picture from where its vector lies.
-    """
-
-    def __init__(self, *, temperature: float = TEMPERATURE) -> None:
-        super().__init__()
-        self.temperature = temperature
-
-    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
-        """Return the loss over the requests whose picture is known to show something."""
-        rows = (batch.entity >= 0).nonzero().squeeze(1)
-        return supervised_contrastive(output.image[rows], batch.entity[rows], self.temperature)
-
-
-class IntentContrast(nn.Module):
-    """Supervised contrast of the aligned text over what it asks, in any phrasing."""
-
-    def __init__(self, *, temperature: float = TEMPERATURE) -> None:
-        super().__init__()
-        self.temperature = temperature
-
-    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
-        """Return the loss over the requests with a text."""
-        rows = (batch.intent >= 0).nonzero().squeeze(1)
-        return supervised_contrastive(output.text[rows], batch.intent[rows], self.temperature)

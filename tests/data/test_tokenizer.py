@@ -49,6 +49,12 @@ def test_any_text_comes_back(text: str) -> None:
     assert tokenizer.decode(ids, skip_special_tokens=False) in (normal, f" {normal}")
 
 
+def test_a_script_without_spaces_is_cut_into_characters(tokenizer: Tokenizer) -> None:
+    once, in_a_phrase = tokenizer.encode("图案").ids, tokenizer.encode("这是什么图案").ids
+    assert in_a_phrase[-len(once) + 1 :] == once[1:]  # the first token is the space
+    assert len(train_tokenizer(["这是什么"] * 9, vocab_size=300).encode("这是什么").ids) == 5
+
+
 def test_two_spellings_of_one_character_are_one_text(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("caf\u00e9").ids == tokenizer.encode("cafe\u0301").ids
 

@@ -49,7 +49,7 @@ def tiny_module(seed: int = 0, **changes: Any) -> KeyModule:
     )
     settings: dict[str, Any] = {
         "losses": {
-            "group_contrast": {"weight": 1.0, "loss": losses.GroupContrast()},
+            "group_contrast": {"weight": 1.0, "loss": losses.Contrast(vector="key", over="group")},
             "code_affinity": {"weight": 0.1, "loss": losses.CodeAffinity()},
         },
         "learning_rate": 1e-2, "image_learning_rate": 1e-3,

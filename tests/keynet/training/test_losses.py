@@ -11,11 +11,8 @@ from keynet.training.losses import (
     CodeAffinity,
     CodeContrast,
     Consistency,
+    Contrast,
     Decorrelation,
-    EntityContrast,
-    GroupContrast,
-    InstanceContrast,
-    IntentContrast,
     prefixes,
     sign_straight_through,
     supervised_contrastive,
@@ -131,7 +128,7 @@ def test_prefixes(bits: int, expected: list[int]) -> None:
 
 
 def test_group_contrast_is_over_keys_and_groups() -> None:
-    found = GroupContrast(temperature=0.2)(output(), batch())
+    found = Contrast(vector="key", over="group", temperature=0.2)(output(), batch())
     assert float(found) == pytest.approx(plain_loop(unit(8, 16), GROUP, 0.2), rel=1e-4)
 
 
@@ -139,21 +136,23 @@ def test_instance_contrast_is_over_pairs_of_group_and_entity() -> None:
     pairs = list(zip(GROUP.tolist(), ENTITY.tolist(), strict=True))
     instance = torch.tensor([pairs.index(pair) for pair in pairs])
     assert instance.tolist() == [0, 1, 0, 3, 4, 5, 6, 6]
-    found = InstanceContrast(temperature=0.2)(output(), batch())
+    found = Contrast(vector="key", over="instance", temperature=0.2)(output(), batch())
     assert float(found) == pytest.approx(plain_loop(unit(8, 16), instance, 0.2), rel=1e-4)
     # (1, 0) and (0, 1) are two instances, and numbers as large as data sets are no matter
     group, entity = 10**6 * GROUP, 10**6 * ENTITY
-    other = InstanceContrast(temperature=0.2)(output(), batch(group, entity))
+    other = Contrast(vector="key", over="instance", temperature=0.2)(output(), batch(group, entity))
     torch.testing.assert_close(other, found)
 
 
 def test_a_picture_that_does_not_come_again_is_no_instance() -> None:
     one_encoding = batch(image_index=torch.zeros(8, dtype=torch.int64))
-    assert float(InstanceContrast()(output(), one_encoding)) == 0
+    assert float(Contrast(vector="key", over="instance")(output(), one_encoding)) == 0
     # rows 0 and 2 are one question about one thing; 6 and 7 too, but from one encoding
     encoded = torch.tensor([0, 1, 2, 3, 4, 5, 6, 6])
     instance = torch.tensor([0, 1, 0, 3, 4, 5, 6, 7])
-    found = InstanceContrast(temperature=0.2)(output(), batch(image_index=encoded))
+    found = Contrast(vector="key", over="instance", temperature=0.2)(
+        output(), batch(image_index=encoded)
+    )
     assert float(found) == pytest.approx(plain_loop(unit(8, 16), instance, 0.2), rel=1e-4)
 
 
@@ -174,7 +173,7 @@ def test_code_contrast_is_the_mean_over_prefixes_of_groups_and_instances() -> No
 def test_intent_contrast_is_over_texts_and_what_they_ask() -> None:
     text, asked = unit(8, 16), INTENT >= 0
     expected = plain_loop(text[asked], INTENT[asked], 0.2)
-    found = IntentContrast(temperature=0.2)(output(key=text), batch())
+    found = Contrast(vector="text", over="intent", temperature=0.2)(output(key=text), batch())
     assert float(found) == pytest.approx(expected, rel=1e-4)
 
 
@@ -269,16 +268,19 @@ def test_entity_contrast_is_over_pictures_alone() -> None:
     image = unit(8, 16, seed=2)
     present = ENTITY >= 0
     expected = plain_loop(image[present], ENTITY[present], 0.2)
-    found = EntityContrast(temperature=0.2)(output(image=image), batch())
+    found = Contrast(vector="image", over="entity", temperature=0.2)(output(image=image), batch())
     assert float(found) == pytest.approx(expected, rel=1e-4)
     image[~present] = 0
-    torch.testing.assert_close(EntityContrast(temperature=0.2)(output(image=image), batch()), found)
+    torch.testing.assert_close(
+        Contrast(vector="image", over="entity", temperature=0.2)(output(image=image), batch()),
+        found,
+    )
 
 
 def test_entity_contrast_of_texts_alone_is_zero_with_a_gradient() -> None:
     image = torch.zeros(8, 16, requires_grad=True)
     nobody = torch.full((8,), -1)
-    loss = EntityContrast()(output(image=image), batch(entity=nobody))
+    loss = Contrast(vector="image", over="entity")(output(image=image), batch(entity=nobody))
     assert float(loss.detach()) == 0
     loss.backward()
 
@@ -286,14 +288,14 @@ def test_entity_contrast_of_texts_alone_is_zero_with_a_gradient() -> None:
 @pytest.mark.parametrize(
     "loss",
     [
-        GroupContrast(),
-        InstanceContrast(),
+        Contrast(vector="key", over="group"),
+        Contrast(vector="key", over="instance"),
         CodeContrast(instance_weight=1),
         CodeAffinity(),
         Decorrelation(),
         Consistency(),
-        EntityContrast(),
-        IntentContrast(),
+        Contrast(vector="image", over="entity"),
+        Contrast(vector="text", over="intent"),
     ],
     ids=lambda loss: type(loss).__name__,
 )
@@ -309,3 +311,9 @@ def test_every_loss_is_a_finite_scalar_that_permuting_the_batch_leaves(
     permuted = KeyOutput(*(part[order] for part in made))
     moved = batch(GROUP[order], ENTITY[order], intent=INTENT[order])
     torch.testing.assert_close(loss(permuted, moved), value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [{"vector": "keys"}, {"over": "groups"}])
+def test_contrast_of_something_unknown(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="expected one of"):
+        Contrast(**{"vector": "key", "over": "group"} | wrong)
