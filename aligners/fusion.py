@@ -47,10 +47,12 @@ class WeightedSum(nn.Module):
         return F.normalize(self.weighted(image, text), dim=-1)
 
 
-class GatedMLP(WeightedSum):
-    """normalise(MLP(...)) over the alignment-weighted sum, both aligned vectors and their product.
+class ResidualMLP(WeightedSum):
+    """The alignment-weighted sum, corrected by an MLP over it, both modalities and their product.
 
-    The product lets a question select directions of the picture in one layer.
+    The sum carries what makes a picture and a question themselves, also where they are like nothing
+    trained on; the MLP forgets what the question does not ask. The product lets a question select
+    directions of the picture in one layer.
 
     Args:
         key_dim: Width D of the aligned vectors and of the key.
@@ -75,4 +77,4 @@ class GatedMLP(WeightedSum):
         """
         root = self.key_dim**0.5  # entries of order one into the first layer
         parts = [self.weighted(image, text), image, text, root * image * text]
-        return F.normalize(self.mlp(root * torch.cat(parts, dim=-1)), dim=-1)
+        return F.normalize(root * parts[0] + self.mlp(root * torch.cat(parts, dim=-1)), dim=-1)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aligners.fusion import GatedMLP, WeightedSum, alignment_strength
+from aligners.fusion import ResidualMLP, WeightedSum, alignment_strength
 
 D = 16
 
@@ -15,12 +15,12 @@ def unit(count: int, seed: int) -> Tensor:
     return F.normalize(torch.randn(count, D, generator=generator), dim=1)
 
 
-@pytest.fixture(params=["weighted_sum", "gated_mlp"])
+@pytest.fixture(params=["weighted_sum", "residual_mlp"])
 def fusion(request: pytest.FixtureRequest) -> WeightedSum:
     torch.manual_seed(0)
     if request.param == "weighted_sum":
         return WeightedSum(key_dim=D)
-    return GatedMLP(key_dim=D, hidden_dim=32)
+    return ResidualMLP(key_dim=D, hidden_dim=32)
 
 
 def test_alignment_strength_is_the_cosine_and_zero_where_absent() -> None:
@@ -77,7 +77,7 @@ def test_weighted_sum_is_weighted_by_the_alignment() -> None:
     torch.testing.assert_close(fusion(image, text), F.normalize(expected, dim=1))
 
 
-def test_gated_mlp_can_forget_a_direction_of_the_picture_for_one_question() -> None:
+def test_residual_mlp_can_forget_a_direction_of_the_picture_for_one_question() -> None:
     """What the bare weighted sum cannot: colour for one question, shape for another."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(2)
@@ -92,7 +92,7 @@ def test_gated_mlp_can_forget_a_direction_of_the_picture_for_one_question() -> N
 
     def margin(fusion: WeightedSum) -> float:
         optimizer = torch.optim.Adam(fusion.parameters(), lr=1e-2)
-        for _ in range(60):
+        for _ in range(150):
             key = fusion(image, text)
             loss = F.cross_entropy(key @ F.normalize(target, dim=1).T * 10, group)
             optimizer.zero_grad()
@@ -102,5 +102,5 @@ def test_gated_mlp_can_forget_a_direction_of_the_picture_for_one_question() -> N
         return float(cosine[same].min() - cosine[other].max())
 
     target = torch.randn(8, D, generator=generator)
-    assert margin(GatedMLP(key_dim=D, hidden_dim=64)) > 0.2
+    assert margin(ResidualMLP(key_dim=D, hidden_dim=64)) > 0.2
     assert margin(WeightedSum(key_dim=D)) < 0

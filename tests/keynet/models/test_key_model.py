@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aligners.fusion import GatedMLP, WeightedSum
+from aligners.fusion import ResidualMLP, WeightedSum
 from aligners.mm_align import MMAlign
 from keynet.models.image_tower import ImageTower
 from keynet.models.key_model import KeyModel
@@ -28,10 +28,10 @@ def key_model(fusion: nn.Module) -> KeyModel:
     )
 
 
-@pytest.fixture(scope="module", params=["gated_mlp", "weighted_sum"])
+@pytest.fixture(scope="module", params=["residual_mlp", "weighted_sum"])
 def model(request: pytest.FixtureRequest) -> KeyModel:
     torch.manual_seed(1)
-    fusion = GatedMLP(key_dim=D, hidden_dim=64) if request.param == "gated_mlp" else None
+    fusion = ResidualMLP(key_dim=D, hidden_dim=64) if request.param == "residual_mlp" else None
     return key_model(fusion or WeightedSum(key_dim=D)).eval()
 
 

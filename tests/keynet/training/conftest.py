@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aligners.fusion import GatedMLP
+from aligners.fusion import ResidualMLP
 from aligners.mm_align import MMAlign
 from data.datamodule import RequestDataModule
 from keynet.models.key_model import KeyModel
@@ -43,7 +43,7 @@ def tiny_module(seed: int = 0, **changes: Any) -> KeyModule:
         image_encoder=TinyImages(),
         text_encoder=TextTower(vocab_size=300, width=8, depth=1, heads=2, max_tokens=32),
         aligner=MMAlign(input_dims={"image": 12, "text": 8}, key_dim=8),
-        fusion=GatedMLP(key_dim=8, hidden_dim=16),
+        fusion=ResidualMLP(key_dim=8, hidden_dim=16),
         key_dim=8,
         bits=64,
     )
