@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FIXED_STORE = "fixed_store"
 CLOSED_LOOP = "closed_loop"
+Z = 1.645  # 95 % of a normal distribution lie below
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Threshold:
         kind: ``fixed_store`` or ``closed_loop``; one is not valid for the other.
         budget: Share of false hits among served that it is calibrated for.
         confidence: 1 - delta for a fixed store; None in closed loop, where nothing is guaranteed.
-        n: Calibration queries (fixed store) or visits of one replay (closed loop).
+        n: Calibration queries (fixed store) or most visits served in one replay (closed loop).
         data: Name of the calibration data.
         key_space: Fingerprint of the key space.
         reason: One line that says why ``value`` is None, else empty.
@@ -37,6 +38,21 @@ class Threshold:
     data: str = ""
     key_space: str = ""
     reason: str = ""
+
+
+class Counts(NamedTuple):
+    """What one closed-loop replay served.
+
+    Args:
+        served: Visits that were served.
+        false_hits: Of them, those served another group's response.
+        distinct: Distinct questions about distinct things among them, which are as good as
+            independent; visits of one in other encodings and phrasings are not.
+    """
+
+    served: int
+    false_hits: int
+    distinct: int
 
 
 def served_needed(budget: float, delta: float = 0.05) -> int:
@@ -104,69 +120,85 @@ def fit_fixed_store(
 
 
 def fit_closed_loop(
-    replay: Callable[[int, float], tuple[int, int]],
+    replay: Callable[[int, float], Counts],
     candidates: ArrayLike,
     budget: float,
-    visits: int,
     *,
-    subsamples: int = 12,
+    wholes: int,
+    halves: int,
     refine: int = 4,
     data: str = "",
     key_space: str = "",
 ) -> Threshold:
-    """Loosest threshold at which, and at every stricter candidate, all replays keep the budget.
+    """Loosest threshold that keeps the budget with a margin for another sample of the data.
 
-    A candidate at which a replay serves fewer than ``served_needed`` cannot fail, for so few say
-    nothing of the rate: two look-alikes at the top would end the search at every hit it could
-    have. Nor can it be the result unless it keeps the budget.
+    The margin is ``Z`` standard deviations of the false-hit rate. How it varies from one sample to
+    another is told by random halves of the calibration data: drawn without replacement, they vary
+    as whole samples do. A half fills a smaller store, in which there is less to be mistaken for, so
+    their deviation is scaled by the ratio of the mean rates. Found by bisection over the
+    candidates. Nothing is guaranteed: hits thin the store, and false hits cluster.
+
+    A candidate at which whole passes serve fewer than ``served_needed`` distinct questions decides
+    nothing: so few could all be right by luck.
 
     Args:
-        replay: (subsample, threshold) -> (served, false hits) of one closed-loop replay. It is
-            called again with the same arguments for another budget, so cache it.
+        replay: (number, threshold) -> what one closed-loop replay served; numbers below ``wholes``
+            are passes over all calibration data, the others over random halves. It is called again
+            with the same arguments for another budget, so cache it.
         candidates: Similarities to try.
         budget: False hits / served, in (0, 1).
-        visits: Visits of one replay; too few for the budget give no threshold.
-        subsamples: Number of replays, each over its own random part of the calibration data.
+        wholes: Number of whole passes.
+        halves: Number of halves, at least 2.
         refine: Bisections between the last candidate that passed and the first that failed.
+
+    Source: the delete-half jackknife, Shao and Wu, Annals of Statistics 1989.
     """
     needed = served_needed(budget)
+    most, visits = 0, 0
 
-    def threshold(value: float | None, reason: str = "") -> Threshold:
-        return Threshold(value, CLOSED_LOOP, budget, None, visits, data, key_space, reason)
+    def rates(numbers: range, value: float) -> NDArray[np.float64]:
+        found = [replay(number, value) for number in numbers]
+        return np.array([f.false_hits / max(f.served, 1) for f in found])
 
     def verdict(value: float) -> bool | None:
-        undecided = False
-        for subsample in range(subsamples):
-            served, false_hits = replay(subsample, value)
-            if false_hits > budget * served:
-                if served >= needed:
-                    return False
-                undecided = True
-        return None if undecided else True
+        nonlocal most, visits
+        whole, half = rates(range(wholes), value), rates(range(wholes, wholes + halves), value)
+        rate, of_half = float(whole.mean()), float(half.mean())
+        grown = max(1.0, rate / of_half) if of_half else 1.0
+        limit = rate + Z * float(half.std(ddof=1)) * grown
+        distinct = min(replay(number, value).distinct for number in range(wholes))
+        most, visits = max(most, distinct), max(visits, replay(0, value).served)
+        if distinct < needed:
+            return None
+        return limit <= budget
 
-    if visits < needed:
-        return threshold(None, f"needs {needed} visits for a budget of {budget:g}, has {visits}")
-    ranked = np.unique(np.asarray(candidates, dtype=np.float64))[::-1]
+    ranked = np.unique(np.asarray(candidates, dtype=np.float64))[::-1].tolist()
     if not np.isfinite(ranked).all():
         raise ValueError("candidates contain NaN or infinity; give finite similarities")
-    good, bad = None, None
-    for value in ranked.tolist():
-        passed = verdict(value)
-        if passed is False:
-            bad = value
-            break
+    value, good, bad = None, -1, len(ranked)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        passed = verdict(ranked[middle])
         if passed:
-            good = value
-    if good is None:
-        return threshold(None, f"no threshold tried keeps the budget of {budget:g}")
-    if bad is not None:
+            value = ranked[middle]
+        if passed is False:
+            bad = middle
+        else:
+            good = middle
+    if value is not None and bad < len(ranked):
+        loose = ranked[bad]
         for _ in range(refine):
-            middle = (good + bad) / 2
-            if verdict(middle):
-                good = middle
+            between = (value + loose) / 2
+            if verdict(between):
+                value = between
             else:
-                bad = middle
-    return threshold(good)
+                loose = between
+    reason = ""
+    if value is None:
+        reason = f"no threshold tried keeps the budget of {budget:g}"
+        if most < needed:
+            reason = f"needs {needed} distinct questions served for {budget:g}, had {most}"
+    return Threshold(value, CLOSED_LOOP, budget, None, visits, data, key_space, reason)
 
 
 def _check_share(name: str, value: float) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keynet.cache.threshold import Threshold, fit_closed_loop
+from keynet.cache.threshold import Counts, Threshold, fit_closed_loop
 from keynet.evaluation.cuts import units, with_both
 from keynet.evaluation.false_hits import count_kinds
 from keynet.evaluation.fixed_store import OVER_BUDGET
@@ -25,7 +25,7 @@ POPULARITY = {  # subset: exponent of Zipf's law, share of verbatim repeats
     "replay:zipf1": (1.0, 0.0),
     "replay:zipf1:verbatim30": (1.0, 0.3),
 }
-MIN_ENTITIES = 50  # with fewer, a subsample by entity leaves out whole kinds of picture
+MIN_ENTITIES = 50  # with fewer, a half of them leaves out whole kinds of picture
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,8 @@ class JudgeSettings:
         orders: Number of Zipf orders.
         seed: Of cuts and orders.
         disjoint_phrasings: Whether a fixed store and its queries share no phrasing.
-        subsamples: Closed-loop replays that must all keep the budget.
-        share: Share of entities in each.
-        whole_passes: Replays over all calibration requests that must keep it too.
+        wholes: Closed-loop passes over the calibration split that tell the rate of false hits.
+        halves: Passes over random halves of it that tell how the rate varies.
         store_share: Share of pictures in a fixed store.
         pool_share: Most of the pool that a Zipf replay uses up.
     """
@@ -50,9 +49,8 @@ class JudgeSettings:
     orders: int = 5
     seed: int = 0
     disjoint_phrasings: bool = True
-    subsamples: int = 12
-    share: float = 0.63
-    whole_passes: int = 4
+    wholes: int = 6
+    halves: int = 24
     store_share: float = 0.2
     pool_share: float = 0.6
 
@@ -79,42 +77,47 @@ def slices(labels: Labels) -> dict[str, Ints]:
 def calibrate(
     neighbours: Neighbours, labels: Labels, index: Ints, settings: JudgeSettings, data: str = ""
 ) -> dict[float, Threshold]:
-    """Closed-loop threshold of each budget, from replays over parts and all of ``index``.
-
-    False hits rise with the size of the store: parts alone give a threshold for stores of their
-    size, and broke the budget on a test split of the whole's.
-    """
-    orders = subsample_orders(labels, index, settings)
-    for number in range(settings.whole_passes):
-        rng = np.random.default_rng([settings.seed, settings.subsamples + number])
-        orders.append(rng.permutation(index))
+    """Closed-loop threshold of each budget, from passes over all and over halves of ``index``."""
+    orders = calibration_orders(labels, index, settings)
+    question = np.unique(np.stack([_things(labels), labels.group]), axis=1, return_inverse=True)[1]
 
     @functools.cache
-    def outcome(subsample: int, threshold: float) -> tuple[int, int]:
-        return count_served(neighbours, labels.group, orders[subsample], threshold)
+    def outcome(number: int, threshold: float) -> Counts:
+        return count_served(neighbours, labels.group, question, orders[number], threshold)
 
     candidates = neighbours.candidates(labels.group, index)
-    visits = min(len(order) for order in orders)
     return {
         budget: fit_closed_loop(
-            outcome, candidates, budget, visits, subsamples=len(orders), data=data
+            outcome, candidates, budget, wholes=settings.wholes, halves=settings.halves, data=data
         )
         for budget in settings.budgets
     }
 
 
-def subsample_orders(labels: Labels, index: Ints, settings: JudgeSettings) -> list[Ints]:
-    """Shuffled requests of random entities; by picture, or text, where there are too few."""
-    unit, entity = units(labels)[index], labels.entity[index]
-    if len(np.unique(entity[entity >= 0])) >= MIN_ENTITIES:
-        unit = np.where(entity >= 0, entity + len(labels), unit)  # clear of the pictures' numbers
+def calibration_orders(labels: Labels, index: Ints, settings: JudgeSettings) -> list[Ints]:
+    """Shuffled requests: ``wholes`` times all, then ``halves`` times those of half the entities.
+
+    By picture, or text, where there are too few entities.
+    """
+    unit, entity = _things(labels)[index], labels.entity[index]
+    if len(np.unique(entity[entity >= 0])) < MIN_ENTITIES:
+        unit = units(labels)[index]
     names = np.unique(unit)
     orders = []
-    for subsample in range(settings.subsamples):
-        rng = np.random.default_rng([settings.seed, subsample])
-        chosen = rng.permutation(names)[: round(settings.share * len(names))]
-        orders.append(rng.permutation(index[np.isin(unit, chosen)]))
+    for number in range(settings.wholes + settings.halves):
+        rng = np.random.default_rng([settings.seed, number])
+        taken = index
+        if number >= settings.wholes:
+            taken = index[np.isin(unit, rng.permutation(names)[: len(names) // 2])]
+        orders.append(rng.permutation(taken))
     return orders
+
+
+def _things(labels: Labels) -> Ints:
+    """What each request is about: entity, or picture or text where none is named."""
+    clear = labels.entity + len(labels)  # of the pictures' numbers
+    things: Ints = np.where(labels.entity >= 0, clear, units(labels))
+    return things
 
 
 def single_pass_order(index: Ints, settings: JudgeSettings) -> Ints:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from keynet.cache.threshold import Counts
 from keynet.replay.neighbours import Floats, Ints, Neighbours
 
 MISS, HIT, FALSE_HIT = 0, 1, 2
@@ -88,12 +89,18 @@ def replay(
 
 
 def count_served(
-    neighbours: Neighbours, group: Ints, order: Ints, threshold: float
-) -> tuple[int, int]:
-    """(served, false hits) of ``replay``, which is all that a calibration asks for."""
-    served = np.array(_visit(neighbours, order, threshold)[0], dtype=np.int64)
-    hit = served >= 0
-    return int(hit.sum()), int((group[order[hit]] != group[served[hit]]).sum())
+    neighbours: Neighbours, group: Ints, question: Ints, order: Ints, threshold: float
+) -> Counts:
+    """Count what ``replay`` would serve, which is all that a calibration asks for.
+
+    Args:
+        question: int64 [N], equal = the same question about the same thing.
+    """
+    source = np.array(_visit(neighbours, order, threshold)[0], dtype=np.int64)
+    hit = source >= 0
+    at = order[hit]
+    false_hits = int((group[at] != group[source[hit]]).sum())
+    return Counts(len(at), false_hits, len(np.unique(question[at])))
 
 
 def _visit(neighbours: Neighbours, order: Ints, threshold: float) -> tuple[list[int], list[float]]:

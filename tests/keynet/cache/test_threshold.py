@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.stats import binom
 
-from keynet.cache.threshold import fit_closed_loop, fit_fixed_store, served_needed
+from keynet.cache.threshold import (
+    Counts,
+    Threshold,
+    fit_closed_loop,
+    fit_fixed_store,
+    served_needed,
+)
+from keynet.replay.closed_loop import count_served
+from keynet.replay.neighbours import Neighbours
 
 
 @pytest.mark.parametrize(("budget", "needed"), [(0.05, 59), (0.01, 299), (0.001, 2995)])
@@ -76,56 +86,96 @@ def test_bad_input_is_named() -> None:
         fit_fixed_store([np.nan], [True], 0.01)
 
 
-def closed(rates: dict[float, float], served: int = 1000, **options: int) -> float | None:
-    """Fit over a replay whose false-hit rate at the strictest key >= threshold is given."""
+def closed(
+    rates: dict[float, float], *, halves: tuple[float, ...] = (1.0, 1.0), **options: Any
+) -> Threshold:
+    """Fit where whole passes have the rate at the strictest key >= threshold, halves a multiple."""
+    distinct = options.pop("distinct", 1000)
 
-    def replay(subsample: int, threshold: float) -> tuple[int, int]:
+    def replay(number: int, threshold: float) -> Counts:
         key = min(value for value in rates if value >= threshold)
-        return served, round(rates[key] * served)
+        times = 1.0 if number < 3 else halves[number - 3]
+        return Counts(10**6, round(rates[key] * times * 10**6), distinct)
 
-    return fit_closed_loop(replay, list(rates), 0.01, 1000, **{"refine": 0, **options}).value
-
-
-def test_closed_loop_takes_the_loosest_before_the_first_failure() -> None:
-    assert closed({0.9: 0.0, 0.8: 0.01, 0.7: 0.02, 0.6: 0.0}) == 0.8
-    assert closed({0.9: 0.0, 0.8: 0.01}) == 0.8
-    assert closed({0.9: 0.02, 0.8: 0.0}) is None
+    given = {"wholes": 3, "halves": len(halves), "refine": 0} | options
+    return fit_closed_loop(replay, list(rates), 0.01, **given)
 
 
-def test_closed_loop_needs_every_subsample() -> None:
-    def replay(subsample: int, threshold: float) -> tuple[int, int]:
-        return 1000, 11 if subsample == 11 and threshold < 0.85 else 10
+def test_closed_loop_takes_the_loosest_that_keeps_the_budget() -> None:
+    assert closed({0.9: 0.0, 0.8: 0.0099, 0.7: 0.02, 0.6: 0.03}).value == 0.8
+    assert closed({0.9: 0.0, 0.8: 0.0099}).value == 0.8
+    assert closed({0.9 - i / 100: i / 1000 for i in range(60)}).value == pytest.approx(0.8)
+    found = closed({0.9: 0.02, 0.8: 0.03})
+    assert found.value is None
+    assert "keeps the budget of 0.01" in found.reason
 
-    assert fit_closed_loop(replay, [0.9, 0.8], 0.01, 1000, refine=0).value == 0.9
-    assert fit_closed_loop(replay, [0.9, 0.8], 0.01, 1000, refine=0, subsamples=11).value == 0.8
+
+def test_closed_loop_leaves_a_margin_of_deviations_of_the_halves() -> None:
+    rates = {0.9: 0.001, 0.8: 0.0044, 0.7: 0.0061, 0.6: 0.0099}
+    spread = (0.5, 0.8, 1.0, 1.2, 1.5)  # deviation .38: limits are 1.626 times the rates
+    assert float(np.std(spread, ddof=1)) == pytest.approx(0.38, abs=0.01)
+    assert closed(rates, halves=spread).value == 0.7
+    # halves with half the rate, as where half the store holds half the look-alikes: same margin
+    assert closed(rates, halves=tuple(s / 2 for s in spread)).value == 0.7
+    assert closed(rates, halves=tuple(1 + 2 * (s - 1) for s in spread)).value == 0.8
 
 
 def test_closed_loop_refines_towards_the_first_failure() -> None:
-    def replay(subsample: int, threshold: float) -> tuple[int, int]:
-        return 1000, 0 if threshold >= 0.83 else 500
+    def replay(number: int, threshold: float) -> Counts:
+        return Counts(1000, 0 if threshold >= 0.83 else 500, 1000)
 
-    value = fit_closed_loop(replay, [0.9, 0.8], 0.01, 1000, refine=6).value
+    value = fit_closed_loop(replay, [0.9, 0.8], 0.01, wholes=1, halves=2, refine=6).value
     assert value is not None
     assert 0.83 <= value < 0.835
 
 
-def test_a_false_hit_among_few_served_decides_nothing() -> None:
-    def replay(subsample: int, threshold: float) -> tuple[int, int]:
-        return (20, 1) if threshold > 0.85 else (1000, 5)
-
-    assert fit_closed_loop(replay, [0.9, 0.8], 0.01, 1000, refine=0).value == 0.8
-    alone = fit_closed_loop(replay, [0.9], 0.01, 1000)
-    assert alone.value is None
-    assert "keeps the budget" in alone.reason
-
-
-def test_closed_loop_with_too_few_visits_has_no_threshold() -> None:
-    found = fit_closed_loop(lambda s, t: (100, 0), [0.5], 0.001, 2994, data="toy", key_space="f0")
+def test_few_distinct_questions_decide_nothing() -> None:
+    assert closed({0.9: 0.0}, distinct=299).value == 0.9
+    found = closed({0.9: 0.0}, distinct=298, data="toy", key_space="f0")
     assert found.value is None
-    assert "needs 2995 visits" in found.reason
+    assert found.reason == "needs 299 distinct questions served for 0.01, had 298"
     assert (found.kind, found.confidence, found.data, found.key_space) == (
         "closed_loop",
         None,
         "toy",
         "f0",
     )
+
+    def replay(number: int, threshold: float) -> Counts:
+        return Counts(20, 1, 20) if threshold > 0.85 else Counts(1000, 5, 1000)
+
+    assert fit_closed_loop(replay, [0.9, 0.8], 0.01, wholes=1, halves=2, refine=0).value == 0.8
+
+
+@pytest.mark.slow
+def test_closed_loop_breaks_the_budget_in_few_samples() -> None:
+    """Look-alikes among 300 things, eight noisy visits each: another sample of the same world."""
+    budget, broken, runs = 0.01, 0, 40
+    for run in range(runs):
+        rng = np.random.default_rng(run)
+        sample = []
+        for _ in range(2):
+            centre = rng.normal(size=(300, 24))
+            alike = rng.permutation(300)[:30]
+            centre[alike[:15]] = centre[alike[15:]] + 0.25 * rng.normal(size=(15, 24))
+            keys = np.repeat(centre, 8, axis=0) + 0.3 * rng.normal(size=(2400, 24))
+            unit = keys / np.linalg.norm(keys, axis=1, keepdims=True)
+            sample.append((Neighbours.of(unit.astype(np.float32)), np.repeat(np.arange(300), 8)))
+        near, group = sample[0]
+        orders = [rng.permutation(2400) for _ in range(6)]
+        orders += [
+            rng.permutation(np.flatnonzero(np.isin(group, rng.permutation(300)[:150])))
+            for _ in range(24)
+        ]
+        found = fit_closed_loop(
+            lambda n, t: count_served(near, group, group, orders[n], t),  # noqa: B023
+            near.candidates(group),
+            budget,
+            wholes=6,
+            halves=24,
+        )
+        if found.value is not None:
+            other, theirs = sample[1]
+            counts = count_served(other, theirs, theirs, rng.permutation(2400), found.value)
+            broken += counts.false_hits > budget * counts.served
+    assert broken <= 0.1 * runs

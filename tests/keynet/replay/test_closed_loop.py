@@ -54,6 +54,7 @@ def test_equals_brute_force(kind: str, length: int) -> None:
         group = rng.integers(40, size=300)
         keys = unit(rng.normal(size=(40, 32)))[group]
     scope = rng.choice(["image", "text"], size=300)
+    question = rng.integers(100, size=300)
     order = np.concatenate([rng.permutation(300), rng.integers(300, size=100)])
     neighbours = Neighbours.of(keys, scope, length)
     for threshold in (1.0, 0.95, 0.8, 0.5, 0.3, -1.0):
@@ -61,11 +62,12 @@ def test_equals_brute_force(kind: str, length: int) -> None:
         found = replay(neighbours, group, order, threshold)
         assert found.served.tolist() == served
         assert found.outcome.tolist() == outcome
-        assert count_served(neighbours, group, order, threshold) == (
+        hit = found.served >= 0
+        assert count_served(neighbours, group, question, order, threshold) == (
             found.num_served,
             found.false_hits,
+            len(set(question[order[hit]].tolist())),
         )
-        hit = found.served >= 0
         assert (found.similarity[hit] >= threshold).all()
         assert np.isnan(found.similarity[~hit]).all()
 
