@@ -36,6 +36,9 @@ class RequestBatches(Dataset[TrainingBatch]):
         preprocessor: Preprocessor,
         stem: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
+        for number, request in enumerate(requests):
+            if request.group is None:
+                raise RequestError(f"training request {number} has no group; say what it equals")
         self.requests = requests
         self.preprocessor = preprocessor
         self.group = _numbers([request.group for request in requests])
@@ -49,22 +52,31 @@ class RequestBatches(Dataset[TrainingBatch]):
             self._absent = self._store(stem)
 
     def _store(self, stem: Callable[[Tensor], Tensor]) -> Tensor:
-        pictured = [request for request in self.requests if request.image is not None]
-        images = {image_identity(request): request.image for request in pictured}
-        identities = list(images)
+        pictured = [n for n, request in enumerate(self.requests) if request.image is not None]
+        number = {image_identity(self.requests[n]): n for n in reversed(pictured)}
+        identities = list(number)
         for first in tqdm(
             range(0, len(identities), STEM_BATCH), desc="frozen image features", disable=None
         ):
             chunk = identities[first : first + STEM_BATCH]
-            features = stem(torch.stack([self.preprocessor.image(images[i]) for i in chunk]))
+            features = stem(torch.stack([self._decoded(number[i]) for i in chunk]))
             self._stored.update(zip(chunk, features.unbind(0), strict=True))
         return stem(self._absent[None])[0]
 
-    def _picture(self, request: Request) -> Tensor:
+    def _decoded(self, number: int) -> Tensor:
+        image = self.requests[number].image
+        assert image is not None
+        try:
+            return self.preprocessor.image(image)
+        except RequestError as error:
+            raise RequestError(f"training request {number}: {error}") from error
+
+    def _picture(self, number: int) -> Tensor:
+        request = self.requests[number]
         if request.image is None:
             return self._absent
         stored = self._stored.get(image_identity(request))
-        return self.preprocessor.image(request.image) if stored is None else stored
+        return self._decoded(number) if stored is None else stored
 
     def _tokenised(self) -> dict[str | None, list[int]]:
         """All texts at once, so that one that is too long fails before the training, not in it."""
@@ -85,9 +97,9 @@ class RequestBatches(Dataset[TrainingBatch]):
         image_index = [image_row.setdefault(image_identity(r), len(image_row)) for r in requests]
         text_index = [text_row.setdefault(r.text, len(text_row)) for r in requests]
         pictures: dict[int, Tensor] = {}
-        for request, row in zip(requests, image_index, strict=True):
+        for number, row in zip(indices, image_index, strict=True):
             if row not in pictures:
-                pictures[row] = self._picture(request)
+                pictures[row] = self._picture(number)
         rows = [pictures[row] for row in range(len(image_row))]
         # Few distinct shapes: a kernel is compiled for each. Pictures are padded by pictures of the
         # batch, which keeps its BatchNorm statistics.

@@ -18,9 +18,9 @@ class HardNegativeBatchSampler(Sampler[list[int]]):
     """Batches of anchors, each with an equivalent request and hard negatives.
 
     Six requests an anchor, on three pictures: the anchor; an equivalent request (70 % of the time
-    of the same drawing in another encoding, if there is one); the same question about another picture with another
-    answer (half of the time a near concept); and for each of the three another question about the
-    same encoded picture, which is then encoded once.
+    of the same drawing in another encoding, if there is one); the same question about another
+    picture with another answer (half of the time a near concept); and for each of the three another
+    question about the same encoded picture, which is then encoded once.
     A batch is a function of seed, epoch and its number alone, so that a resumed run sees what an
     uninterrupted one would have.
 

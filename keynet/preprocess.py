@@ -1,74 +1,30 @@
-"""From bytes and text to tensors: the only code that decodes, flattens, resizes and tokenises.
+"""From bytes and text to tensors: the only code that turns requests into what a model takes.
 
-Choices, each written into the manifest: the picture is turned upright by its EXIF orientation, the
-first frame of an animation stands for it, transparency is laid on ``background``, the longer side
-becomes S and the rest is ``background``, 16 bits are scaled to 8, colour profiles are ignored; text
-is NFC and never cut silently.
+Choices, each written into the manifest: pictures as ``keynet.pictures`` decodes them; text is NFC
+and never cut silently.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import struct
 import unicodedata
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from keynet.pictures import MAX_PIXELS, PILLOW_PIXELS, Colour, decode
 from keynet.types import Request, RequestBatch, RequestError
 
 LongText = Literal["error", "fold"]
-Colour = tuple[int, int, int]
 
-MAX_PIXELS = 64_000_000  # 256 MB once decoded to RGBA
-PILLOW_PIXELS = 89_478_485  # beyond, Image.open warns of a decompression bomb
 MAX_TEXT_BYTES = 1_000_000  # about half a second to tokenise
 TOKEN_MULTIPLE = 8  # few distinct lengths, so few shapes for kernels
 FOLD_TOKENS = 8  # 8 tokens of a vocabulary of 4,096 carry 96 bits of the digest
-# Pillow's others are rare, or hand the file to another program (EPS, WMF). JPEG includes MPO.
-FORMATS = (
-    "PNG", "JPEG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000", "ICO",
-)  # fmt: skip
-# What Pillow raises on damaged files, by its own source: there is no common base class.
-DECODE_ERRORS = (
-    OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError,
-    MemoryError, RuntimeError, struct.error, zlib.error,
-)  # fmt: skip
-# EXIF orientations 2 to 8; 1 is upright.
-UPRIGHT = dict(enumerate((
-    Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM,
-    Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE,
-    Image.Transpose.ROTATE_90,
-), start=2))  # fmt: skip
-
-
-def decode_image(
-    source: bytes | str | Path | np.ndarray,
-    image_size: int,
-    *,
-    background: Colour = (255, 255, 255),
-    max_pixels: int = MAX_PIXELS,
-) -> Tensor:
-    """Return the picture as uint8 [3, S, S], upright, opaque, aspect kept, padded to a square.
-
-    Args:
-        source: Encoded bytes, a path, or a uint8 array [H, W, 3].
-        image_size: S; the longer side becomes S, small pictures grow.
-        background: Colour behind transparency and in the padding.
-        max_pixels: Larger pictures are refused before they are decoded.
-
-    Raises:
-        RequestError: When the source is no picture that can be read.
-    """
-    return _decode(source, image_size, background, max_pixels)[0]
 
 
 class Preprocessor:
@@ -170,7 +126,7 @@ class Preprocessor:
 
     def image(self, source: bytes | str | Path | np.ndarray) -> Tensor:
         """Return the picture as uint8 [3, S, S]; see ``decode_image``."""
-        pixels, animated = _decode(source, self.image_size, self.background, self.max_pixels)
+        pixels, animated = decode(source, self.image_size, self.background, self.max_pixels)
         self.animated += animated
         return pixels
 
@@ -266,135 +222,3 @@ def _labels(name: str, values: Sequence[int] | None, count: int) -> Tensor:
     if len(values) != count:
         raise ValueError(f"{name} has {len(values)} values for {count} requests; give one each")
     return torch.as_tensor(values, dtype=torch.int64)
-
-
-def _decode(
-    source: bytes | str | Path | np.ndarray, image_size: int, background: Colour, max_pixels: int
-) -> tuple[Tensor, bool]:
-    """Return the picture as uint8 [3, S, S], and whether it is the first of several frames."""
-    if isinstance(source, np.ndarray):
-        image, animated = _from_array(source, max_pixels), False
-    else:
-        data, name = (source, "image") if isinstance(source, bytes) else _read(source)
-        image, animated = _from_bytes(data, name, image_size, background, max_pixels)
-    width, height = _fit(image.size, image_size)
-    # Source of the gap: Pillow's manual, 3.0 "almost indistinguishable from fair resampling".
-    image = image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=3.0)
-    square = Image.new("RGB", (image_size, image_size), background)
-    square.paste(image, ((image_size - width) // 2, (image_size - height) // 2))
-    return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous(), animated
-
-
-def _from_array(array: np.ndarray, max_pixels: int) -> Image.Image:
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-        raise RequestError(
-            f"image array is {array.dtype} {list(array.shape)}; give uint8 [height, width, 3]"
-        )
-    height, width, _ = array.shape
-    _check_size(width, height, "image array", max_pixels)
-    return Image.fromarray(np.ascontiguousarray(array))
-
-
-def _from_bytes(
-    data: bytes, name: str, image_size: int, background: Colour, max_pixels: int
-) -> tuple[Image.Image, bool]:
-    if not data:
-        raise RequestError(f"{name} is empty (0 bytes); send the whole file")
-    Image.init()
-    formats = [f for f in FORMATS if f in Image.OPEN]
-    try:
-        with Image.open(io.BytesIO(data), formats=formats) as image:
-            _check_size(*image.size, name, max_pixels)
-            animated = bool(getattr(image, "is_animated", False))
-            width, height = _fit(image.size, image_size)
-            image.draft(None, (3 * width, 3 * height))  # JPEG decodes smaller, at that gap
-            image.load()
-            return _opaque(_upright(image), name, background), animated
-    except RequestError:
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        size = str(error).partition(")")[0].partition("(")[2]  # "Image size (N pixels) exceeds …"
-        raise RequestError(
-            f"{name} has {size}, more than {max_pixels:,}; send a smaller one"
-        ) from error
-    except UnidentifiedImageError as error:
-        raise RequestError(
-            f"{name} is not an image that can be read ({len(data):,} bytes); send one of "
-            + ", ".join(formats)
-        ) from error
-    except DECODE_ERRORS as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RequestError(f"{name} is damaged or cut short ({reason}); send it again") from error
-
-
-def _read(source: str | Path) -> tuple[bytes, str]:
-    """Return the bytes of a file and what messages call it."""
-    if not isinstance(source, (str, Path)):
-        raise RequestError(
-            f"image is {type(source).__name__}; give bytes, a path or a uint8 array [H, W, 3]"
-        )
-    shown, size = repr(str(source)), len(str(source))
-    name = "image " + (shown if len(shown) <= 120 else f"{shown[:100]}… ({size} characters)")
-    try:
-        path = Path(source)
-        # A pipe or a device would never end; a missing one is left to read_bytes to report.
-        content = path.read_bytes() if path.is_file() or not path.exists() else None
-    except FileNotFoundError as error:
-        raise RequestError(f"{name} does not exist; check the path") from error
-    except OSError as error:
-        raise RequestError(f"{name} cannot be read ({error.strerror})") from error
-    except ValueError as error:  # a NUL or a lone surrogate
-        raise RequestError(f"{name} is no path ({error})") from error
-    if content is None:
-        raise RequestError(f"{name} is not a file; give the path of one")
-    return content, name
-
-
-def _check_size(width: int, height: int, name: str, max_pixels: int) -> None:
-    if width < 1 or height < 1:
-        raise RequestError(f"{name} is {width} x {height} pixels; it needs at least 1 x 1")
-    if width * height > max_pixels:
-        raise RequestError(
-            f"{name} is {width:,} x {height:,} pixels, more than {max_pixels:,}; send a smaller one"
-        )
-
-
-def _fit(size: tuple[int, int], image_size: int) -> tuple[int, int]:
-    """Width and height once the longer side is ``image_size``; at least one pixel each."""
-    scale = image_size / max(size)
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        orientation = image.getexif().get(0x0112, 1)
-    except DECODE_ERRORS:
-        return image  # as browsers do: a broken EXIF block is no reason to refuse sound pixels
-    method = UPRIGHT.get(orientation)
-    return image if method is None else image.transpose(method)
-
-
-def _opaque(image: Image.Image, name: str, background: Colour) -> Image.Image:
-    """Return the picture in 8-bit RGB, transparency laid on ``background``."""
-    if image.mode == "F":
-        raise RequestError(f"{name} has floating point pixels; send 8 or 16 bits a channel")
-    if image.mode.startswith("I"):
-        image = _eight_bits(image, name)
-    if not image.has_transparency_data:
-        return image.convert("RGB")
-    image = image.convert("RGBA")
-    flat = Image.new("RGB", image.size, background)
-    flat.paste(image, mask=image.getchannel("A"))
-    return flat
-
-
-def _eight_bits(image: Image.Image, name: str) -> Image.Image:
-    """Scale 16-bit grey to 8 bits (Pillow would clip it at 255)."""
-    values = np.asarray(image).astype(np.int64)
-    if values.min() < 0 or values.max() > 65_535:
-        raise RequestError(f"{name} has 32-bit pixels; send 8 or 16 bits a channel")
-    grey = Image.fromarray(((values + 128) // 257).astype(np.uint8))
-    transparent = image.info.get("transparency")
-    if transparent is not None:
-        grey.putalpha(Image.fromarray(np.where(values == transparent, 0, 255).astype(np.uint8)))
-    return grey

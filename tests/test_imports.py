@@ -10,7 +10,7 @@ TRAINING = (
     "keynet.training", "keynet.evaluation", "keynet.export.exporter",
 )  # fmt: skip
 RUNTIME = (
-    "keynet", "keynet.types", "keynet.preprocess", "keynet.export.manifest",
+    "keynet", "keynet.types", "keynet.pictures", "keynet.preprocess", "keynet.export.manifest",
     "keynet.export.loader", "keynet.export.verify", "keynet.cache.scope", "keynet.cache.threshold",
     "keynet.replay.closed_loop", "keynet.replay.orders",
 )  # fmt: skip

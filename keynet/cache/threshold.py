@@ -24,7 +24,7 @@ class Threshold:
         kind: ``fixed_store`` or ``closed_loop``; one is not valid for the other.
         budget: Share of false hits among served that it is calibrated for.
         confidence: 1 - delta for a fixed store; None in closed loop, where nothing is guaranteed.
-        n: Calibration queries (fixed store) or most visits served in one replay (closed loop).
+        n: Calibration queries (fixed store) or visits served in one whole pass (closed loop).
         data: Name of the calibration data.
         key_space: Fingerprint of the key space.
         reason: One line that says why ``value`` is None, else empty.
@@ -46,8 +46,8 @@ class Counts(NamedTuple):
     Args:
         served: Visits that were served.
         false_hits: Of them, those served another group's response.
-        distinct: Distinct questions about distinct things among them, which are as good as
-            independent; visits of one in other encodings and phrasings are not.
+        distinct: Distinct questions about distinct things among them; visits of one in other
+            encodings and phrasings say little more than one visit.
     """
 
     served: int
@@ -130,13 +130,14 @@ def fit_closed_loop(
     data: str = "",
     key_space: str = "",
 ) -> Threshold:
-    """Loosest threshold that keeps the budget with a margin for another sample of the data.
+    """A loose threshold that keeps the budget with a margin, found by bisection.
 
-    The margin is ``Z`` standard deviations of the false-hit rate. How it varies from one sample to
-    another is told by random halves of the calibration data: drawn without replacement, they vary
-    as whole samples do. A half fills a smaller store, in which there is less to be mistaken for, so
-    their deviation is scaled by the ratio of the mean rates. Found by bisection over the
-    candidates. Nothing is guaranteed: hits thin the store, and false hits cluster.
+    The mean rate of false hits of whole passes must stay ``Z`` standard deviations below the
+    budget. How the rate varies from one sample to another is told by random halves of the
+    calibration data: drawn without replacement, they vary as whole samples do. A half fills a
+    smaller store, in which there is less to be mistaken for, so their deviation is scaled by the
+    ratio of the mean rates; it is at least that of ``distinct`` independent queries. Nothing is
+    guaranteed: hits thin the store, false hits cluster, and the rate is nearly monotone at best.
 
     A candidate at which whole passes serve fewer than ``served_needed`` distinct questions decides
     nothing: so few could all be right by luck.
@@ -153,47 +154,46 @@ def fit_closed_loop(
 
     Source: the delete-half jackknife, Shao and Wu, Annals of Statistics 1989.
     """
-    needed = served_needed(budget)
-    most, visits = 0, 0
+    if wholes < 1 or halves < 2:
+        raise ValueError(f"wholes={wholes}, halves={halves}; give at least 1 and 2")
+    needed, most = served_needed(budget), 0
 
     def rates(numbers: range, value: float) -> NDArray[np.float64]:
         found = [replay(number, value) for number in numbers]
         return np.array([f.false_hits / max(f.served, 1) for f in found])
 
     def verdict(value: float) -> bool | None:
-        nonlocal most, visits
-        whole, half = rates(range(wholes), value), rates(range(wholes, wholes + halves), value)
-        rate, of_half = float(whole.mean()), float(half.mean())
-        grown = max(1.0, rate / of_half) if of_half else 1.0
-        limit = rate + Z * float(half.std(ddof=1)) * grown
+        nonlocal most
         distinct = min(replay(number, value).distinct for number in range(wholes))
-        most, visits = max(most, distinct), max(visits, replay(0, value).served)
+        most = max(most, distinct)
         if distinct < needed:
             return None
-        return limit <= budget
+        half = rates(range(wholes, wholes + halves), value)
+        rate, of_half = float(rates(range(wholes), value).mean()), float(half.mean())
+        growth = max(1.0, rate / of_half) if of_half else 1.0
+        least = math.sqrt(rate * (1 - rate) / distinct)
+        return rate + Z * max(float(half.std(ddof=1)) * growth, least) <= budget
 
     ranked = np.unique(np.asarray(candidates, dtype=np.float64))[::-1].tolist()
     if not np.isfinite(ranked).all():
         raise ValueError("candidates contain NaN or infinity; give finite similarities")
-    value, good, bad = None, -1, len(ranked)
-    while bad - good > 1:
-        middle = (good + bad) // 2
+    value: float | None = None
+    strict, loose = -1, len(ranked)
+    while loose - strict > 1:
+        middle = (strict + loose) // 2
         passed = verdict(ranked[middle])
         if passed:
             value = ranked[middle]
-        if passed is False:
-            bad = middle
-        else:
-            good = middle
-    if value is not None and bad < len(ranked):
-        loose = ranked[bad]
+        strict, loose = (strict, middle) if passed is False else (middle, loose)
+    if strict >= 0 and loose < len(ranked):
+        upper, lower = ranked[strict], ranked[loose]
         for _ in range(refine):
-            between = (value + loose) / 2
-            if verdict(between):
+            between = (upper + lower) / 2
+            passed = verdict(between)
+            if passed:
                 value = between
-            else:
-                loose = between
-    reason = ""
+            upper, lower = (upper, between) if passed is False else (between, lower)
+    reason, visits = "", replay(0, value).served if value is not None else 0
     if value is None:
         reason = f"no threshold tried keeps the budget of {budget:g}"
         if most < needed:

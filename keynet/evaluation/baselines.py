@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from keynet.preprocess import decode_image
+from keynet.pictures import decode_image
 from keynet.types import Request
 
 IDENTITY_DIM = 256

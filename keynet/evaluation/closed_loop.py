@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from keynet.evaluation.false_hits import count_kinds
 from keynet.evaluation.fixed_store import OVER_BUDGET
 from keynet.evaluation.labels import Ints, Labels
 from keynet.evaluation.records import Record, Sheet
+from keynet.evaluation.settings import JudgeSettings
 from keynet.replay.closed_loop import FALSE_HIT, HIT, ReplayResult, count_served, replay
 from keynet.replay.neighbours import Floats, Neighbours
 from keynet.replay.orders import zipf_order
@@ -26,33 +26,6 @@ POPULARITY = {  # subset: exponent of Zipf's law, share of verbatim repeats
     "replay:zipf1:verbatim30": (1.0, 0.3),
 }
 MIN_ENTITIES = 50  # with fewer, a half of them leaves out whole kinds of picture
-
-
-@dataclass(frozen=True)
-class JudgeSettings:
-    """How a key is judged; equal settings and labels give equal orders for every method.
-
-    Args:
-        budgets: False hits / served, each in (0, 1).
-        visits: Length of a Zipf replay, at most ``pool_share`` of the pool.
-        orders: Number of Zipf orders.
-        seed: Of cuts and orders.
-        disjoint_phrasings: Whether a fixed store and its queries share no phrasing.
-        wholes: Closed-loop passes over the calibration split that tell the rate of false hits.
-        halves: Passes over random halves of it that tell how the rate varies.
-        store_share: Share of pictures in a fixed store.
-        pool_share: Most of the pool that a Zipf replay uses up.
-    """
-
-    budgets: tuple[float, ...] = (0.001, 0.01, 0.05)
-    visits: int = 10_000
-    orders: int = 5
-    seed: int = 0
-    disjoint_phrasings: bool = True
-    wholes: int = 6
-    halves: int = 24
-    store_share: float = 0.2
-    pool_share: float = 0.6
 
 
 def slices(labels: Labels) -> dict[str, Ints]:
@@ -141,16 +114,20 @@ def single_pass_records(
 ) -> list[Record]:
     """Figures of one pass; those without a budget in their name only when it is the ``main`` one.
 
+    They have no intervals: the visits of a cache that fills up are not independent.
+
     ``hits_after_1000`` counts correct hits among the first 1,000 visits of an empty cache.
     """
     visits, served = len(result.order), result.num_served
+
+    def share(metric: str, count: int, n: int, note: str = "") -> Record:
+        return sheet.figure(metric, count / n if n else None, n=n, note=note)
+
     over = OVER_BUDGET if result.false_hits > budget * served else ""
     empty = "" if served else "nothing served"
     records = [
-        sheet.share(f"replay_hit_rate_at_{budget:g}", result.hits, visits, over),
-        sheet.share(
-            f"replay_false_hit_rate_at_{budget:g}", result.false_hits, served, over or empty
-        ),
+        share(f"replay_hit_rate_at_{budget:g}", result.hits, visits, over),
+        share(f"replay_false_hit_rate_at_{budget:g}", result.false_hits, served, over or empty),
     ]
     if not main:
         return records
@@ -159,11 +136,11 @@ def single_pass_records(
     false_at = np.flatnonzero(result.outcome == FALSE_HIT)
     query, answer = result.order[false_at], result.served[false_at]
     records += [
-        sheet.share("hits_of_oracle", result.hits, result.oracle_hits),
+        share("hits_of_oracle", result.hits, result.oracle_hits),
         sheet.figure("hits_after_1000", None, note=short)
         if short
-        else sheet.share("hits_after_1000", int(cold.sum()), COLD_VISITS),
-        sheet.share(
+        else share("hits_after_1000", int(cold.sum()), COLD_VISITS),
+        share(
             "wrong_response_rate",
             int((labels.response[query] != labels.response[answer]).sum()),
             served,
@@ -171,7 +148,7 @@ def single_pass_records(
         ),
     ]
     for kind, count in count_kinds(labels, query, answer).items():
-        records.append(sheet.share(f"false_hits:{kind}", count, served, empty))
+        records.append(share(f"false_hits:{kind}", count, served, empty))
     return records
 
 

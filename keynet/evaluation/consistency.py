@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +11,7 @@ from PIL import Image
 
 from keynet.evaluation.records import Record, Sheet
 from keynet.export.loader import KeyEncoder
+from keynet.pictures import open_image
 from keynet.types import Request
 
 BATCH_SIZES = (1, 7, 64)
@@ -31,6 +30,8 @@ def consistency_records(
         data: Name of the data set.
         method: Name of the method.
     """
+    if not requests:
+        return []
     codes = encoder.encode_arrays(requests, batch_size=64)[1]
     variants: dict[str, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = {}
     for size in BATCH_SIZES[:2]:
@@ -41,7 +42,9 @@ def consistency_records(
     pictured = [i for i, request in enumerate(requests) if request.image is not None]
     changed: dict[str, list[Request]] = {}
     for i in pictured:
-        for name, image in perturb(_decoded(requests[i])).items():
+        source = requests[i].image
+        assert source is not None
+        for name, image in perturb(open_image(source)).items():
             changed.setdefault(name, []).append(replace(requests[i], image=image))
     for name, perturbed in changed.items():
         variants[name] = codes[pictured], encoder.encode_arrays(perturbed)[1]
@@ -54,13 +57,3 @@ def consistency_records(
             sheet.share("consistency_codes", int(same.all(1).sum()), len(same)),
         ]
     return records
-
-
-def _decoded(request: Request) -> Image.Image:
-    image = request.image
-    if isinstance(image, np.ndarray):
-        return Image.fromarray(image)
-    if isinstance(image, bytes):
-        return Image.open(io.BytesIO(image)).convert("RGB")
-    assert image is not None
-    return Image.open(Path(image)).convert("RGB")

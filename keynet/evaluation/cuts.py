@@ -158,8 +158,9 @@ def _pool(labels: Labels, subset: str) -> Mask:
         return np.asarray(labels.modalities == subset.removesuffix("_only"))
     if subset == "negation":
         frame = _joint(_codes(base_of_family(labels.kind_of_intent)), _codes(labels.argument))
-        both = np.intersect1d(frame[labels.negated], frame[~labels.negated])
-        return np.isin(frame, both)
+        pool = with_both(labels)
+        both = np.intersect1d(frame[pool & labels.negated], frame[pool & ~labels.negated])
+        return np.asarray(pool & np.isin(frame, both))
     if subset.startswith(OTHER_VENDOR) and "->" in subset:
         return np.asarray(np.isin(labels.kind_of_intent, NAMING) & (labels.entity >= 0))
     raise ValueError(f"subset {subset!r} is unknown; the labels allow {subsets(labels)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -14,12 +14,14 @@ from tqdm import tqdm
 from keynet.evaluation import baselines
 from keynet.evaluation.closed_loop import SINGLE_PASS, identity_records
 from keynet.evaluation.consistency import Perturb, consistency_records
+from keynet.evaluation.cuts import with_both
 from keynet.evaluation.false_hits import count_kinds
 from keynet.evaluation.html import MISS, Curve, Pair
-from keynet.evaluation.judge import Judgement, JudgeSettings, judge, oracle_records
+from keynet.evaluation.judge import Judgement, judge, oracle_records
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.latency import latency_records
 from keynet.evaluation.records import Record, Sheet
+from keynet.evaluation.settings import JudgeSettings
 from keynet.evaluation.table import label
 from keynet.export.loader import KeyEncoder
 from keynet.export.manifest import StoredThreshold
@@ -75,7 +77,6 @@ def evaluate(
         consistency_requests: Test requests on which consistency is measured.
         latency_requests: Requests timed one by one.
     """
-    settings = replace(settings, disjoint_phrasings=source.disjoint_phrasings)
     requests = {split: source.requests(split) for split in ("calibration", "test")}
     labels = {split: Labels.of(found) for split, found in requests.items()}
     cal, test = labels["calibration"], labels["test"]
@@ -83,7 +84,15 @@ def evaluate(
     found.records += oracle_records(test, source.name, settings)
     for (name, bits), keys in _methods(encoder, requests, method, baseline_image_size):
         judgement = judge(
-            name, bits, keys["calibration"], cal, keys["test"], test, source.name, settings
+            name,
+            bits,
+            keys["calibration"],
+            cal,
+            keys["test"],
+            test,
+            source.name,
+            settings,
+            disjoint_phrasings=source.disjoint_phrasings,
         )
         found.records += judgement.records
         if name in IDENTITIES:
@@ -125,7 +134,9 @@ def _methods(
         split: baselines.concat_l2(found, images, texts) for split, found in requests.items()
     }
     yield ("concat_l2", None), concatenated
-    pixels = {split: rows[:, : images.dim] for split, rows in concatenated.items()}
+    pixels = {
+        split: baselines.unit_rows(rows[:, : images.dim]) for split, rows in concatenated.items()
+    }
     pictured = np.linalg.norm(pixels["calibration"], axis=1) > 0
     if not pictured.any():
         return
@@ -165,11 +176,13 @@ def _add_trained(
     labels: Labels,
 ) -> None:
     """Add what is kept of the model itself: thresholds, replay curve, worst mistakes."""
+    present = labels.modalities[with_both(labels)]  # both thresholds are fitted on these
     for threshold in judgement.thresholds:
         if threshold.value is not None:
             found.thresholds.append(
                 StoredThreshold(
                     kind=threshold.kind,
+                    modalities=str(present[0]),
                     bits=bits,
                     value=threshold.value,
                     budget=threshold.budget,

@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keynet.cache.threshold import Threshold, fit_fixed_store, served_needed
-from keynet.evaluation.cuts import Cut, cut, subsets
+from keynet.evaluation.cuts import Cut
 from keynet.evaluation.labels import Ints, Labels
 from keynet.evaluation.records import Record, Sheet
 from keynet.replay.neighbours import Floats, similarities
-
-__all__ = ["Cut", "Served", "chr_curve", "cut", "fixed_store_records", "serve", "subsets"]
 
 OVER_BUDGET = "over budget"
 

@@ -12,7 +12,6 @@ from keynet.evaluation.closed_loop import (
     COLD_VISITS,
     POPULARITY,
     SINGLE_PASS,
-    JudgeSettings,
     calibrate,
     not_available,
     single_pass_order,
@@ -26,12 +25,10 @@ from keynet.evaluation.fixed_store import Served, chr_curve, fixed_store_records
 from keynet.evaluation.labels import Ints, Labels
 from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.retrieval import recall_at_1
+from keynet.evaluation.settings import MAIN_BUDGET, JudgeSettings
 from keynet.replay.closed_loop import FALSE_HIT, HIT, ReplayResult, replay
 from keynet.replay.neighbours import Floats, Neighbours, check_keys, similarities
 
-__all__ = ["JudgeSettings", "Judgement", "ReplayCurve", "judge", "oracle_records"]
-
-MAIN_BUDGET = 0.01
 CURVE_POINTS = 400
 WORST = 24
 
@@ -87,6 +84,8 @@ def judge(
     test: Labels,
     data: str,
     settings: JudgeSettings,
+    *,
+    disjoint_phrasings: bool = True,
 ) -> Judgement:
     """All figures of one method: thresholds from the calibration split, values from the test split.
 
@@ -96,6 +95,7 @@ def judge(
         cal_keys: Unit rows [C, D]; their inner product is the similarity.
         test_keys: Unit rows [N, D].
         data: Name of the data set in the records.
+        disjoint_phrasings: Whether a fixed store and its queries share no phrasing.
     """
     for name, keys, labels in (("calibration", cal_keys, cal), ("test", test_keys, test)):
         if len(keys) != len(labels):
@@ -116,7 +116,7 @@ def judge(
                 labels,
                 subset,
                 settings.seed,
-                disjoint_phrasings=settings.disjoint_phrasings,
+                disjoint_phrasings=disjoint_phrasings,
                 store_share=settings.store_share,
             )
             for labels in (cal, test)

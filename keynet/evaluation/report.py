@@ -25,13 +25,12 @@ REQUIRED = frozenset(
 )
 
 
-def write_report(path: Path, records: Sequence[Record], command: str, note: str = "") -> None:
+def write_report(path: Path, records: Sequence[Record], command: str) -> None:
     """Write records as report.json, whole or not at all.
 
     Args:
         records: One per figure; values that are NaN or infinite are written as null.
         command: The command line that measured them.
-        note: What a reader must know of the whole run; left out when empty.
 
     Raises:
         OSError: When the file cannot be written; an older report stays as it was.
@@ -43,8 +42,6 @@ def write_report(path: Path, records: Sequence[Record], command: str, note: str 
         "versions": installed_versions(),
         "machine": describe_machine(),
     }
-    if note:
-        report["note"] = note
     report["records"] = [_to_json(record) for record in records]
     text = json.dumps(report, indent=1, allow_nan=False)
     write_whole(path, (text + "\n").encode())

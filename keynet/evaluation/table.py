@@ -147,13 +147,6 @@ def print_table(records: Sequence[Record], console: Console | None = None) -> No
     console.print(_rendered(records))
 
 
-def markdown_table(records: Sequence[Record]) -> str:
-    """Return the headline tables as Markdown."""
-    figures = Figures(records)
-    grids = [g for where in figures.slices() for g in headline_grids(figures, *where)]
-    return "\n\n".join(_markdown(grid) for grid in grids) + "\n"
-
-
 def all_grids(records: Sequence[Record]) -> list[Grid]:
     """Return headline, subsets, and consistency with latency, for each data set and split."""
     figures = Figures(records)
@@ -320,14 +313,3 @@ def _rich(grid: Grid) -> Group:
         table.add_row(Text(row.label, style="bold" if row.kind == "trained" else ""), *cells)
     notes = [Text(note, style="dim") for note in grid.notes]
     return Group(Text(grid.title, style="bold"), table, *notes, Text(""))
-
-
-def _markdown(grid: Grid) -> str:
-    lines = [
-        "| " + " | ".join((grid.title, *(" ".join(heading) for heading in grid.columns))) + " |",
-        "| --- |" + " ---: |" * len(grid.columns),
-    ]
-    for row in grid.rows:
-        cells = (f"**{cell}**" if cell.over else str(cell) for cell in row.cells)
-        lines.append("| " + " | ".join((row.label, *cells)) + " |")
-    return "\n".join([*lines, "", *grid.notes])

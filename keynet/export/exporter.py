@@ -37,7 +37,6 @@ from keynet.export.manifest import (
     Golden,
     Manifest,
     Preprocessing,
-    StoredThreshold,
     write_manifest,
 )
 from keynet.preprocess import Preprocessor
@@ -55,7 +54,6 @@ def export_key_model(
     name: str,
     version: int,
     golden: Sequence[Request],
-    thresholds: Sequence[StoredThreshold] = (),
     attribution: Sequence[str] = (),
 ) -> Manifest:
     """Export a key model and return its manifest.
@@ -69,7 +67,6 @@ def export_key_model(
         version: Of the key space.
         golden: Requests whose keys the loader verifies. One with a logit within rounding of
             zero is left out, as another processor may give it another code.
-        thresholds: Calibrated for ``fingerprint(model, preprocessor)``.
         attribution: One line for each source of data or weights that asks for one.
 
     Raises:
@@ -108,7 +105,7 @@ def export_key_model(
                 file: FileEntry(hashlib.sha256(content).hexdigest(), len(content))
                 for file, content in contents.items()
             },
-            thresholds=list(thresholds),
+            thresholds=[],
             golden=golden_keys,
             attribution=list(attribution),
             created_by=current_versions(),

@@ -56,16 +56,18 @@ class StoredThreshold:
 
     Args:
         kind: ``fixed_store``, ``closed_loop``, ...: the one is not valid for the other.
+        modalities: ``image+text``, ``image`` or ``text``: requests in which those are present.
         bits: Of the code that it compares; None for the vector.
         value: Least similarity at which an entry is accepted; None accepts nothing.
         budget: Largest share of false hits among those served.
         confidence: With which the budget holds; None where nothing is guaranteed.
         data: Data set and split it was calibrated on.
-        n: Requests it was calibrated on.
+        n: Calibration queries (fixed store), or visits served in one pass over them (closed loop).
         key_space: Fingerprint of the key space.
     """
 
     kind: str
+    modalities: str
     bits: int | None
     value: float | None
     budget: float

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 STEP = 2.0**-20
 ROW_CACHE_BYTES = 256 * 2**20
 BLOCK_ELEMENTS = 2**22
+CANDIDATE_QUERIES = 4000
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -118,32 +119,31 @@ class Neighbours:
         """About ``count`` thresholds worth trying for requests ``index``, descending.
 
         Two thirds are upper quantiles of the similarity to the nearest request of another group
-        (there false hits begin), the rest quantiles of the similarity to the nearest request.
+        (there false hits begin), the rest quantiles of the similarity to the nearest request, both
+        over evenly spaced requests where there are more than a few thousand.
         """
         index = np.arange(len(self.node)) if index is None else index
         if not len(index):
             return np.zeros(0)
-        requests: dict[int, list[int]] = {}
-        for request in index.tolist():
-            requests.setdefault(self.node[request], []).append(request)
-        groups = {n: {group[r] for r in rs} for n, rs in requests.items()}
+        group, node = np.asarray(group), np.asarray(self.node)
+        keys, scope = self.keys[node[index]], self.scope[node[index]]
+        asked = np.arange(0, len(index), -(-len(index) // CANDIDATE_QUERIES))
         nearest, wrong = [], []
-        for n, rs in requests.items():
-            any_one = any_wrong = self.near_similarity[n][-1]  # where the list says no more
-            found_one = False
-            for other, sim in zip(self.near[n], self.near_similarity[n], strict=True):
-                if other not in requests:
-                    continue
-                if not found_one and (other != n or len(rs) > 1):
-                    any_one, found_one = sim, True
-                if len(groups[other]) > 1 or groups[other] != groups[n]:
-                    any_wrong = sim
-                    break
-            nearest += [any_one] * len(rs)
-            wrong += [any_wrong] * len(rs)
+        block = max(1, BLOCK_ELEMENTS // len(index))
+        for rows in np.split(asked, range(block, len(asked), block)):
+            sims = similarities(keys[rows], keys)
+            sims[scope[rows, None] != scope[None]] = -np.inf
+            sims[np.arange(len(rows)), rows] = -np.inf
+            nearest.append(sims.max(axis=1))
+            sims[group[index[rows], None] == group[None, index]] = -np.inf
+            wrong.append(sims.max(axis=1))
+        to_any, to_wrong = (np.concatenate(part) for part in (nearest, wrong))
+        to_any, to_wrong = to_any[np.isfinite(to_any)], to_wrong[np.isfinite(to_wrong)]
+        if not len(to_any) or not len(to_wrong):
+            return np.unique(to_any)[::-1].astype(np.float64)
         # The tail in even steps of its logarithm: budgets are shares of 0.1 to 5 %.
-        tail = np.quantile(wrong, 1 - np.geomspace(5e-4, 0.95, 2 * count // 3))
-        body = np.quantile(nearest, np.linspace(0, 1, count - 2 * count // 3))
+        tail = np.quantile(to_wrong, 1 - np.geomspace(5e-4, 0.95, 2 * count // 3))
+        body = np.quantile(to_any, np.linspace(0, 1, count - 2 * count // 3))
         return np.unique(np.concatenate([tail, body]))[::-1].astype(np.float64)
 
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 
 from keynet.evaluation.closed_loop import (
-    JudgeSettings,
     calibrate,
     calibration_orders,
     slices,
     zipf_orders,
 )
 from keynet.evaluation.labels import Labels
+from keynet.evaluation.settings import JudgeSettings
 from keynet.replay.closed_loop import count_served
 from keynet.replay.neighbours import Neighbours
 

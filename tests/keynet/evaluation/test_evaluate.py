@@ -9,9 +9,9 @@ from PIL import Image
 
 from keynet.evaluation.consistency import consistency_records
 from keynet.evaluation.evaluate import _signs, evaluate
-from keynet.evaluation.judge import JudgeSettings
 from keynet.evaluation.latency import latency_records
 from keynet.evaluation.output import write_evaluation
+from keynet.evaluation.settings import JudgeSettings
 
 
 def repaint(picture: Image.Image) -> dict[str, bytes]:
@@ -58,7 +58,7 @@ def test_code_rows_have_the_hamming_distance_as_inner_product() -> None:
 
 @pytest.fixture(scope="module")
 def found(toy_source, fake_encoder):
-    settings = JudgeSettings(visits=40, orders=2, disjoint_phrasings=False)
+    settings = JudgeSettings(visits=40, orders=2)
     return evaluate(
         fake_encoder,
         toy_source,

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from keynet.evaluation.fixed_store import Cut, Served, chr_curve, cut, fixed_store_records, serve
+from keynet.evaluation.cuts import Cut, cut
+from keynet.evaluation.fixed_store import Served, chr_curve, fixed_store_records, serve
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.records import Sheet
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from keynet.evaluation.cuts import cut
-from keynet.evaluation.judge import Judgement, JudgeSettings, judge, oracle_records
+from keynet.evaluation.judge import Judgement, judge, oracle_records
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.records import Record
+from keynet.evaluation.settings import JudgeSettings
 
 Keys = Callable[..., np.ndarray]
 SETTINGS = JudgeSettings(visits=1200)
@@ -61,7 +62,7 @@ def test_what_cannot_be_calibrated_is_not_available(perfect: Judgement) -> None:
     found = figures(perfect.records)
     missing = found["single_pass", "replay_hit_rate_at_0.001"]
     assert missing.value is None
-    assert "needs 2995 visits" in missing.note
+    assert "needs 2995 distinct" in missing.note
     for record in perfect.records:
         assert (record.value is None) <= bool(record.note)
         assert record.value is None or math.isfinite(record.value)

@@ -11,7 +11,6 @@ from keynet.evaluation.records import Record
 from keynet.evaluation.table import (
     Figures,
     all_grids,
-    markdown_table,
     print_table,
     sorted_methods,
     terminal_table,
@@ -113,12 +112,6 @@ def test_a_pipe_gets_the_full_width_and_no_escapes() -> None:
 
 def test_a_name_in_brackets_is_no_markup() -> None:
     assert "[red]x" in terminal_table([record("p_chr_auc", 0.5, "[red]x")])
-
-
-def test_markdown_has_the_same_headline() -> None:
-    rows = markdown_table(headline()).splitlines()
-    assert rows[1].count("---") == 10
-    assert rows[2] == "| keynet_tiny | n/a | **91.2!** | - | **1.23!** | - | - | - | - | - |"
 
 
 def test_no_records_say_so() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from keynet.export import exporter
 from keynet.export.exporter import export_key_model, fingerprint
 from keynet.export.loader import load_key_model
-from keynet.export.manifest import ArtefactError, StoredThreshold, read_manifest
+from keynet.export.manifest import ArtefactError, read_manifest
 from keynet.preprocess import Preprocessor
 from keynet.types import KeyOutput, Request, RequestError
 
@@ -115,20 +115,6 @@ def test_the_fingerprint_changes_with_weights_settings_and_vocabulary(
             fingerprint(model, Preprocessor(16, larger, 32)),
         }
     ) == 5  # fmt: skip
-
-
-def test_thresholds_must_be_for_this_model(
-    tmp_path: Path, model: Any, preprocessor: Preprocessor, golden: list[Request]
-) -> None:
-    mine = StoredThreshold(
-        "fixed_store", None, 0.9, 0.01, 0.95, "d", 9, fingerprint(model, preprocessor)
-    )
-    export_key_model(model, preprocessor, tmp_path / "e", "tiny", 1, golden, [mine])
-    assert load_key_model(tmp_path / "e").thresholds == (mine,)
-    other = StoredThreshold("fixed_store", None, 0.9, 0.01, 0.95, "d", 9, "0" * 16)
-    with pytest.raises(ArtefactError, match="is for key space '0000000000000000'"):
-        export_key_model(model, preprocessor, tmp_path / "f", "tiny", 1, golden, [other])
-    assert listing(tmp_path) == ["e", *(f"e/{name}" for name in listing(tmp_path / "e"))]
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")

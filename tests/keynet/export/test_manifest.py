@@ -123,10 +123,10 @@ def test_thresholds_are_added_to_an_export(exported: Path, tmp_path: Path) -> No
     shutil.copytree(exported, folder)
     fingerprint = read_manifest(folder).key_space.fingerprint
     fixed = StoredThreshold(
-        "fixed_store", None, 0.0, 0.01, 0.95, "emoji/calibration", 900, fingerprint
+        "fixed_store", "image+text", None, 0.0, 0.01, 0.95, "emoji/calibration", 900, fingerprint
     )
     none = StoredThreshold(
-        "closed_loop", 256, None, 0.001, None, "emoji/calibration", 90, fingerprint
+        "closed_loop", "image+text", 256, None, 0.001, None, "emoji/calibration", 90, fingerprint
     )
     set_thresholds(folder, [fixed, none])
     assert read_manifest(folder).thresholds == [fixed, none]

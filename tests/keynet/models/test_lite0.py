@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from keynet.models.lite0 import MEAN, NUM_FEATURES, STD, create_lite0, packaged_state_dict
-from keynet.preprocess import decode_image
+from keynet.pictures import decode_image
 
 PHOTOGRAPHS = Path(__file__).parents[4] / "shared/data/flickr8k/val.tar"
 # Tan and Le, EfficientNet, ICML 2019, table 1: (repeats, stride) of the seven stages.
