@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -217,3 +218,15 @@ def test_requests_are_those_of_the_training_split() -> None:
             return [Request(text=f"{split} {n}") for n in range(3)]
 
     assert [r.text for r in data_module(Source()).requests] == ["train 0", "train 1", "train 2"]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_bad_training_request_is_named(module: RequestDataModule, stored: bool) -> None:
+    requests = list(module.requests)
+    requests[3] = replace(requests[3], group=None)
+    with pytest.raises(RequestError, match="training request 3 has no group"):
+        RequestBatches(requests, module.preprocessor)
+    requests[3] = replace(module.requests[3], image=b"no picture")
+    stem = (lambda images: images) if stored else None
+    with pytest.raises(RequestError, match="training request 3: image is not an image"):
+        RequestBatches(requests, module.preprocessor, stem)[[3]]
