@@ -130,7 +130,7 @@ def fit_closed_loop(
     data: str = "",
     key_space: str = "",
 ) -> Threshold:
-    """A loose threshold that keeps the budget with a margin, found by bisection.
+    """The threshold of most correct hits that keeps the budget with a margin.
 
     The mean rate of false hits of whole passes must stay ``Z`` standard deviations below the
     budget. How the rate varies from one sample to another is told by random halves of the
@@ -138,6 +138,8 @@ def fit_closed_loop(
     smaller store, in which there is less to be mistaken for, so their deviation is scaled by the
     ratio of the mean rates; it is at least that of ``distinct`` independent queries. Nothing is
     guaranteed: hits thin the store, false hits cluster, and the rate is nearly monotone at best.
+    The loosest such threshold is found by bisection. It need not be the one of most hits: the
+    looser, the longer an entry that was stored wrongly is served.
 
     A candidate at which whole passes serve fewer than ``served_needed`` distinct questions decides
     nothing: so few could all be right by luck.
@@ -193,6 +195,10 @@ def fit_closed_loop(
             if passed:
                 value = between
             upper, lower = (upper, between) if passed is False else (between, lower)
+    if value is not None:
+        kept = [value, *(v for v in ranked if v > value)]
+        best = max(kept, key=lambda v: replay(0, v).served - replay(0, v).false_hits)
+        value = best if verdict(best) else value
     reason, visits = "", replay(0, value).served if value is not None else 0
     if value is None:
         reason = f"no threshold tried keeps the budget of {budget:g}"

@@ -96,7 +96,8 @@ def closed(
     def replay(number: int, threshold: float) -> Counts:
         key = min(value for value in rates if value >= threshold)
         times = 1.0 if number < 3 else halves[number - 3]
-        return Counts(10**6, round(rates[key] * times * 10**6), distinct)
+        served = 10**6 * (1 + sorted(rates, reverse=True).index(key))
+        return Counts(served, round(rates[key] * times * served), distinct)
 
     given = {"wholes": 3, "halves": len(halves), "refine": 0} | options
     return fit_closed_loop(replay, list(rates), 0.01, **given)
@@ -139,6 +140,18 @@ def test_closed_loop_refines_towards_the_first_failure() -> None:
     value = fit_closed_loop(replay, [0.9, 0.8], 0.01, wholes=1, halves=2, refine=6).value
     assert value is not None
     assert 0.83 <= value < 0.835
+
+
+def test_closed_loop_is_no_looser_than_pays() -> None:
+    """From .7 on, looser thresholds serve more and more of it falsely, within the budget."""
+    counts = {0.9: (2000, 0), 0.8: (5000, 2), 0.7: (9900, 10), 0.6: (9950, 90), 0.5: (10**4, 200)}
+
+    def replay(number: int, threshold: float) -> Counts:
+        return Counts(*counts[min(v for v in counts if v >= threshold)], 10**9)
+
+    for budget, best in ((0.05, 0.7), (0.01, 0.7), (0.0005, 0.8)):
+        found = fit_closed_loop(replay, list(counts), budget, wholes=2, halves=2, refine=0)
+        assert found.value == best, budget
 
 
 def test_few_distinct_questions_decide_nothing() -> None:
