@@ -138,11 +138,11 @@ def fit_closed_loop(
     smaller store, in which there is less to be mistaken for, so their deviation is scaled by the
     ratio of the mean rates; it is at least that of ``distinct`` independent queries. Nothing is
     guaranteed: hits thin the store, false hits cluster, and the rate is nearly monotone at best.
-    The loosest such threshold is found by bisection. It need not be the one of most hits: the
-    looser, the longer an entry that was stored wrongly is served.
+    The loosest such threshold need not be the one of most hits: the looser, the longer an entry
+    that was stored wrongly is served.
 
-    A candidate at which whole passes serve fewer than ``served_needed`` distinct questions decides
-    nothing: so few could all be right by luck.
+    A threshold at which a whole pass serves fewer than ``served_needed`` distinct questions is not
+    taken: so few could all be right by luck.
 
     Args:
         replay: (number, threshold) -> what one closed-loop replay served; numbers below ``wholes``
@@ -152,7 +152,7 @@ def fit_closed_loop(
         budget: False hits / served, in (0, 1).
         wholes: Number of whole passes.
         halves: Number of halves, at least 2.
-        refine: Bisections between the last candidate that passed and the first that failed.
+        refine: Bisections between the candidate taken and the next looser one.
 
     Source: the delete-half jackknife, Shao and Wu, Annals of Statistics 1989.
     """
@@ -164,37 +164,36 @@ def fit_closed_loop(
         found = [replay(number, value) for number in numbers]
         return np.array([f.false_hits / max(f.served, 1) for f in found])
 
-    def verdict(value: float) -> bool | None:
+    def verdict(value: float) -> bool:
         nonlocal most
         distinct = min(replay(number, value).distinct for number in range(wholes))
         most = max(most, distinct)
         if distinct < needed:
-            return None
+            return False
+        rate = float(rates(range(wholes), value).mean())
+        if rate > budget:
+            return False
         half = rates(range(wholes, wholes + halves), value)
-        rate, of_half = float(rates(range(wholes), value).mean()), float(half.mean())
+        of_half = float(half.mean())
         growth = max(1.0, rate / of_half) if of_half else 1.0
         least = math.sqrt(rate * (1 - rate) / distinct)
         return rate + Z * max(float(half.std(ddof=1)) * growth, least) <= budget
 
-    ranked = np.unique(np.asarray(candidates, dtype=np.float64))[::-1].tolist()
+    ranked = np.unique(np.asarray(candidates, dtype=np.float64)).tolist()
     if not np.isfinite(ranked).all():
         raise ValueError("candidates contain NaN or infinity; give finite similarities")
-    value: float | None = None
-    strict, loose = -1, len(ranked)
-    while loose - strict > 1:
-        middle = (strict + loose) // 2
-        passed = verdict(ranked[middle])
-        if passed:
-            value = ranked[middle]
-        strict, loose = (strict, middle) if passed is False else (middle, loose)
-    if strict >= 0 and loose < len(ranked):
-        upper, lower = ranked[strict], ranked[loose]
+    # From loose to strict: where little is served, two look-alikes are a large share of it, so that
+    # a strict threshold may fail below which many hold.
+    at = next((i for i, candidate in enumerate(ranked) if verdict(candidate)), None)
+    value = None if at is None else ranked[at]
+    if at:
+        lower = ranked[at - 1]
         for _ in range(refine):
-            between = (upper + lower) / 2
-            passed = verdict(between)
-            if passed:
+            between = (value + lower) / 2
+            if verdict(between):
                 value = between
-            upper, lower = (upper, between) if passed is False else (between, lower)
+            else:
+                lower = between
     if value is not None:
         kept = [value, *(v for v in ranked if v > value)]
         best = max(kept, key=lambda v: replay(0, v).served - replay(0, v).false_hits)

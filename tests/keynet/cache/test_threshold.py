@@ -142,6 +142,10 @@ def test_closed_loop_refines_towards_the_first_failure() -> None:
     assert 0.83 <= value < 0.835
 
 
+def test_look_alikes_at_the_top_do_not_end_the_search() -> None:
+    assert closed({0.9: 0.05, 0.8: 0.02, 0.7: 0.001, 0.6: 0.002, 0.5: 0.1}).value == 0.6
+
+
 def test_closed_loop_is_no_looser_than_pays() -> None:
     """From .7 on, looser thresholds serve more and more of it falsely, within the budget."""
     counts = {0.9: (2000, 0), 0.8: (5000, 2), 0.7: (9900, 10), 0.6: (9950, 90), 0.5: (10**4, 200)}
