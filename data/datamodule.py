@@ -52,31 +52,30 @@ class RequestBatches(Dataset[TrainingBatch]):
             self._absent = self._store(stem)
 
     def _store(self, stem: Callable[[Tensor], Tensor]) -> Tensor:
-        pictured = [n for n, request in enumerate(self.requests) if request.image is not None]
-        number = {image_identity(self.requests[n]): n for n in reversed(pictured)}
-        identities = list(number)
+        first_of: dict[Hashable, int] = {}
+        for number, request in enumerate(self.requests):
+            if request.image is not None:
+                first_of.setdefault(image_identity(request), number)
+        identities = list(first_of)
         for first in tqdm(
             range(0, len(identities), STEM_BATCH), desc="frozen image features", disable=None
         ):
             chunk = identities[first : first + STEM_BATCH]
-            features = stem(torch.stack([self._decoded(number[i]) for i in chunk]))
+            features = stem(torch.stack([self._picture(first_of[i]) for i in chunk]))
             self._stored.update(zip(chunk, features.unbind(0), strict=True))
         return stem(self._absent[None])[0]
-
-    def _decoded(self, number: int) -> Tensor:
-        image = self.requests[number].image
-        assert image is not None
-        try:
-            return self.preprocessor.image(image)
-        except RequestError as error:
-            raise RequestError(f"training request {number}: {error}") from error
 
     def _picture(self, number: int) -> Tensor:
         request = self.requests[number]
         if request.image is None:
             return self._absent
         stored = self._stored.get(image_identity(request))
-        return self._decoded(number) if stored is None else stored
+        if stored is not None:
+            return stored
+        try:
+            return self.preprocessor.image(request.image)
+        except RequestError as error:
+            raise RequestError(f"training request {number}: {error}") from error
 
     def _tokenised(self) -> dict[str | None, list[int]]:
         """All texts at once, so that one that is too long fails before the training, not in it."""

@@ -41,11 +41,10 @@ def consistency_records(
         )
     pictured = [i for i, request in enumerate(requests) if request.image is not None]
     changed: dict[str, list[Request]] = {}
-    for i in pictured:
-        source = requests[i].image
-        assert source is not None
-        for name, image in perturb(open_image(source)).items():
-            changed.setdefault(name, []).append(replace(requests[i], image=image))
+    for request in requests:
+        if request.image is not None:
+            for name, image in perturb(open_image(request.image)).items():
+                changed.setdefault(name, []).append(replace(request, image=image))
     for name, perturbed in changed.items():
         variants[name] = codes[pictured], encoder.encode_arrays(perturbed)[1]
     records = []

@@ -14,18 +14,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from keynet.preprocess import Preprocessor
 from keynet.types import Request, RequestError
 
-RED, WHITE = (255, 0, 0), (255, 255, 255)
-
-
-def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def pixel(tensor: torch.Tensor, x: int, y: int) -> tuple[int, ...]:
-    return tuple(tensor[:, y, x].tolist())
-
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
@@ -55,12 +43,14 @@ def folding(tokenizer: Tokenizer) -> Preprocessor:
 def test_an_animation_is_its_first_frame_and_is_counted(
     kind: str, preprocessor: Preprocessor
 ) -> None:
-    frames = [Image.new("RGB", (8, 8), c) for c in (RED, (0, 0, 255), (0, 255, 0))]
+    frames = [Image.new("RGB", (8, 8), c) for c in ("red", "blue", "lime")]
     options = {"lossless": True} if kind == "WEBP" else {}
-    data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options)
-    assert pixel(preprocessor.image(data), 4, 4) == RED
+    moving, still = io.BytesIO(), io.BytesIO()
+    frames[0].save(moving, kind, save_all=True, append_images=frames[1:], **options)
+    frames[0].save(still, kind)
+    assert preprocessor.image(moving.getvalue())[:, 4, 4].tolist() == [255, 0, 0]
     assert preprocessor.animated == 1
-    preprocessor.image(encoded(frames[0], kind))
+    preprocessor.image(still.getvalue())
     assert preprocessor.animated == 1
 
 
