@@ -18,10 +18,20 @@ class MMAlign(nn.Module):
         input_dims: Width of each modality's embedding, by name.
         key_dim: Width D of the shared space.
         hidden_dim: Width of the hidden layer; 0 makes each projection linear.
+        dropout: Share of the embeddings' entries left out in training; what keeps a projection of
+            wide frozen embeddings from learning its training pairs by heart.
     """
 
-    def __init__(self, *, input_dims: Mapping[str, int], key_dim: int, hidden_dim: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        input_dims: Mapping[str, int],
+        key_dim: int,
+        hidden_dim: int = 0,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.projections = nn.ModuleDict(
             {
                 name: nn.Linear(dim, key_dim)
@@ -42,10 +52,13 @@ class MMAlign(nn.Module):
             embeddings: By modality, [B, input_dims[name]].
             masks: By modality, bool [B], true where present.
         """
-        aligned = {}
-        for name, projection in self.projections.items():
-            embedding = F.normalize(embeddings[name], dim=-1)
-            # At unit variance of its entries, not of its length, a layer starts well scaled.
-            unit = F.normalize(projection(embedding * embedding.shape[-1] ** 0.5), dim=-1)
-            aligned[name] = unit * masks[name].unsqueeze(-1)
-        return aligned
+        return {
+            name: self.project(name, embeddings[name]) * masks[name].unsqueeze(-1)
+            for name in self.projections
+        }
+
+    def project(self, name: str, embedding: Tensor) -> Tensor:
+        """Return one modality's embeddings [B, input_dims[name]] as unit vectors [B, D]."""
+        unit = self.dropout(F.normalize(embedding, dim=-1))
+        # At unit variance of its entries, not of its length, a layer starts well scaled.
+        return F.normalize(self.projections[name](unit * unit.shape[-1] ** 0.5), dim=-1)

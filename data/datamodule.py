@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
 
 import pytorch_lightning as pl
 import torch
@@ -10,11 +11,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from data.requests import Source, image_identity
+from data.requests import CAPTION, CaptionedSource, Source, image_identity
 from data.sampler import HardNegativeBatchSampler
 from data.tokenizer import train_tokenizer
 from keynet.preprocess import Preprocessor
-from keynet.types import Request, RequestError, TrainingBatch
+from keynet.types import Request, RequestError, Samples, TrainingBatch
 
 STEM_BATCH = 64
 PAD_PICTURES, PAD_TEXTS, PAD_TOKENS = 8, 32, 8
@@ -44,6 +45,9 @@ class RequestBatches(Dataset[TrainingBatch]):
         self.group = _numbers([request.group for request in requests])
         self.entity = _numbers([request.entity for request in requests])
         self.intent = _numbers([r.intent if r.text is not None else None for r in requests])
+        self.described = torch.tensor([r.tags.get("family") == CAPTION for r in requests])
+        self.picture_id = _numbers([_picture(r) for r in requests])
+        self.text_id = _numbers([r.text for r in requests])
         self._tokens = self._tokenised()
         self._stored: dict[Hashable, Tensor] = {}
         size = preprocessor.image_size
@@ -122,6 +126,9 @@ class RequestBatches(Dataset[TrainingBatch]):
             group=self.group[list(indices)],
             entity=self.entity[list(indices)],
             intent=self.intent[list(indices)],
+            picture_id=self.picture_id[list(indices)],
+            text_id=self.text_id[list(indices)],
+            described=self.described[list(indices)],
         )
 
 
@@ -166,6 +173,11 @@ class RequestDataModule(pl.LightningDataModule):
         tokenizer = train_tokenizer(texts, vocab_size=vocab_size)
         self.preprocessor = Preprocessor(image_size, tokenizer, max_tokens, long_text=long_text)
 
+    @cached_property
+    def samples(self) -> Samples:
+        """What teachers see of the training requests, numbered as in batches."""
+        return number_samples(self.source, self.requests)
+
     def train_dataloader(self) -> DataLoader[TrainingBatch]:
         """Return batches that are a function of seed and epoch."""
         sampler = HardNegativeBatchSampler(
@@ -185,7 +197,36 @@ class RequestDataModule(pl.LightningDataModule):
         )
 
 
-def _numbers(labels: Sequence[str | None]) -> Tensor:
-    known: dict[str, int] = {}
+def number_samples(source: Source, requests: Sequence[Request]) -> Samples:
+    """Number the distinct pictures and texts of ``requests``, then those of the captions.
+
+    A batch's ``picture_id`` and ``text_id`` are these numbers: both count by first appearance.
+    """
+    captions = source.captions("train") if isinstance(source, CaptionedSource) else []
+    pictures: dict[Hashable, int] = {}
+    texts: dict[str, int] = {}
+    contents = []
+    for request in [*requests, *captions]:
+        if request.image is not None and image_identity(request) not in pictures:
+            pictures[image_identity(request)] = len(pictures)
+            contents.append(request.image)
+        if request.text is not None:
+            texts.setdefault(request.text, len(texts))
+    pairs = [[pictures[image_identity(r)], texts[str(r.text)]] for r in captions]
+
+    def held_out() -> Sequence[Request]:
+        if isinstance(source, CaptionedSource):
+            return source.captions("calibration")
+        return source.requests("calibration")
+
+    return Samples(contents, list(texts), torch.tensor(pairs).view(-1, 2), held_out)
+
+
+def _picture(request: Request) -> Hashable:
+    return None if request.image is None else image_identity(request)
+
+
+def _numbers(labels: Sequence[Hashable]) -> Tensor:
+    known: dict[Hashable, int] = {}
     numbers = [-1 if x is None else known.setdefault(x, len(known)) for x in labels]
     return torch.tensor(numbers, dtype=torch.int64)

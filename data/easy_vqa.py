@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.requests import Split
+from data.requests import CAPTION, Split
 from keynet.types import Request
 
 PHRASINGS = (  # pattern, family, negated
@@ -135,3 +135,27 @@ class EasyVQA:
                 )
             )
         return requests
+
+    def captions(self, split: Split) -> list[Request]:
+        """Return ``a red triangle`` for each picture that is asked for its colour and shape."""
+        known: dict[str, dict[str, Request]] = defaultdict(dict)
+        for request in self.requests(split):
+            known[str(request.entity)][request.tags["family"]] = request
+        found = []
+        for entity, by_family in known.items():
+            if not {"color", "shape"} <= by_family.keys():
+                continue
+            colour, shape = by_family["color"].response, by_family["shape"].response
+            text = f"a {colour} {shape}"
+            found.append(
+                Request(
+                    image=by_family["color"].image,
+                    text=text,
+                    response=text,
+                    group=f"{CAPTION}|{text}",
+                    entity=entity,
+                    intent=f"{CAPTION}|{text}",
+                    tags={"picture": entity, "family": CAPTION},
+                )
+            )
+        return found

@@ -7,7 +7,7 @@ languages. The response is the true answer: the name, the kind, or yes or no.
 from __future__ import annotations
 
 import json
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from data.emoji_catalog import VENDORS, Concept, merge_identical, read_catalog, render
 from data.perturb import as_sent
-from data.requests import Split
+from data.requests import CAPTION, Split
 from keynet.types import Request
 
 QUESTIONS: dict[str, dict] = json.loads(
@@ -103,6 +103,32 @@ class Emoji:
 
     def requests(self, split: Split) -> list[Request]:
         """Return the requests of a split, drawing by drawing, then the texts alone."""
+        return list(self._requests(split))
+
+    def captions(self, split: Split) -> list[Request]:
+        """Return each picture of a split with the English name of its concept."""
+        pictures = {r.image: r for r in self._requests(split) if isinstance(r.image, bytes)}
+        names = {concept.code: concept.names["en"] for concept in self._concepts}
+        return [
+            Request(
+                image=image,
+                text=names[str(request.entity)],
+                response=names[str(request.entity)],
+                group=f"{CAPTION}|en|{request.entity}",
+                entity=request.entity,
+                intent=f"{CAPTION}|en|{request.entity}",
+                tags={
+                    "picture": request.tags["picture"],
+                    "vendor": request.tags["vendor"],
+                    "family": CAPTION,
+                    "language": "en",
+                },
+            )
+            for image, request in pictures.items()
+        ]
+
+    @cache  # noqa: B019 - a source lives as long as the program, and encoding takes half a minute
+    def _requests(self, split: Split) -> tuple[Request, ...]:
         training = split == "train"
         questions, at_once = (self.questions, self.at_once) if training else (EVALUATED, 1)
         phrasings = range(TRAIN_PHRASINGS) if training else range(TRAIN_PHRASINGS, NUM_PHRASINGS)
@@ -135,7 +161,7 @@ class Emoji:
                     requests.append(self._image_alone(index, vendor, image))
             if not training:
                 requests.append(self._image_alone(index, vendor, as_sent(drawing, rng)))
-        return requests + [self._text_alone(request) for request in texts.values()]
+        return (*requests, *(self._text_alone(request) for request in texts.values()))
 
     def _questions(
         self, concepts: list[int], rng: np.random.Generator

@@ -56,6 +56,33 @@ def as_sent(drawing: Image.Image, rng: np.random.Generator) -> bytes:
     return encode(canvas, encoding, quality)
 
 
+def photo_as_sent(picture: Image.Image, rng: np.random.Generator) -> bytes:
+    """Return a photograph as one client would send it.
+
+    A crop of up to 15 % a side, mirrored half of the time, the longer side 96 to 192 px, JPEG or
+    WebP at quality 50 to 95.
+
+    Args:
+        picture: RGB, of any shape.
+        rng: All randomness; one call draws the same number of values whatever the outcome.
+    """
+    crop = rng.uniform(0, 0.15, 4)
+    mirrored = rng.random() < 0.5
+    size = int(rng.integers(96, 193))
+    encoding: Encoding = "JPEG" if rng.random() < 0.5 else "WEBP"
+    quality = int(rng.integers(50, 96))
+
+    width, height = picture.size
+    left, top, right, bottom = (crop * (width, height, width, height)).astype(int)
+    picture = picture.crop((left, top, width - right, height - bottom))
+    if mirrored:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    scale = size / max(picture.size)
+    sides = tuple(max(1, round(s * scale)) for s in picture.size)
+    # Resampled finely: photographs are often much larger than what is sent.
+    return encode(picture.resize(sides, Image.Resampling.BICUBIC), encoding, quality)
+
+
 def perturbations(picture: Image.Image) -> dict[str, bytes]:
     """Return the fixed perturbations under which keys should stay: name -> encoded bytes."""
     half = picture.resize(tuple(max(1, s // 2) for s in picture.size), Image.BILINEAR)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -27,6 +27,23 @@ class Source(Protocol):
 
     def requests(self, split: Split) -> list[Request]:
         """Return the requests of a split; the same seed gives the same list."""
+        ...
+
+
+CAPTION = "caption"  # family of a text that describes its picture instead of asking about it
+
+
+@runtime_checkable
+class CaptionedSource(Protocol):
+    """A source that also knows texts that describe its pictures.
+
+    Teachers of both modalities are trained and judged on them. Each is a request with an image, a
+    text of the family ``CAPTION`` and an entity; the pictures of ``train`` are those of its
+    training requests.
+    """
+
+    def captions(self, split: Split) -> list[Request]:
+        """Return the captioned pictures of a split, picture by picture."""
         ...
 
 

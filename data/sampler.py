@@ -44,6 +44,8 @@ class HardNegativeBatchSampler(Sampler[list[int]]):
         self._order = np.array([int(request.tags.get("order", -1)) for request in requests])
         self._by_group = self._index(self._group)
         self._by_intent = self._index(self._intent)
+        self._family = [request.tags.get("family") for request in requests]
+        self._by_family = self._index(self._family)
         self._by_picture = self._index(self._picture)
         self._image = [image_identity(request) for request in requests]
         self._by_image = self._index(self._image)
@@ -109,4 +111,7 @@ class HardNegativeBatchSampler(Sampler[list[int]]):
         for candidate in (members[int(i)] for i in draws):
             if self._group[candidate] != self._group[anchor]:
                 return candidate
-        return members[int(draws[-1])]
+        # An intent of one answer, as a caption is: the same kind of text about another picture.
+        kin = self._by_family[self._family[anchor]]
+        others = (kin[int(i)] for i in rng.integers(len(kin), size=8))
+        return next((i for i in others if self._group[i] != self._group[anchor]), anchor)

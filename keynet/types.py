@@ -5,7 +5,7 @@ Shapes, everywhere: B requests, S pixels a side, L tokens, D key width, K code b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,6 +82,22 @@ class TrainingBatch(NamedTuple):
     group: Tensor  # int64 [B]; equal = equivalent
     entity: Tensor  # int64 [B]; equal = the pictures show the same, -1 without a picture
     intent: Tensor  # int64 [B]; equal = the texts ask the same, -1 without a text
+    picture_id: Tensor  # int64 [B], number of the picture in Samples, -1 without one
+    text_id: Tensor  # int64 [B], number of the text in Samples, -1 without one
+    described: Tensor  # bool [B], the text describes the picture: a caption, no question
+
+
+class Samples(NamedTuple):
+    """The distinct pictures and texts of a training, by the numbers that batches carry.
+
+    A picture in several encodings is several pictures. ``held_out`` makes requests that are not
+    trained on, to measure teachers by; it is called when something needs them.
+    """
+
+    pictures: Sequence[bytes | str | Path | np.ndarray]
+    texts: Sequence[str]
+    pairs: Tensor  # int64 [N, 2], numbers of a picture and of a text that describes it
+    held_out: Callable[[], Sequence[Request]]
 
 
 class KeyOutput(NamedTuple):

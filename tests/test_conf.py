@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException, InstantiationException, MissingConfigException
-from hydra.utils import get_class, instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from keynet.evaluation.evaluate import evaluate
@@ -21,8 +21,8 @@ from keynet.training.module import KeyModule
 CONF = Path(__file__).parents[1] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 OPTIONS = sorted(
-    (path.parent.name, path.stem)
-    for path in CONF.glob("*/*.yaml")
+    (str(path.parent.relative_to(CONF)), path.stem)
+    for path in CONF.glob("*/**/*.yaml")
     if path.parent.name != "experiment"
 )
 # SPEC T5; both towers, fusion and head.
@@ -97,12 +97,13 @@ def test_the_bare_command_composes() -> None:
 def test_every_option_composes_and_its_names_are_those_of_its_constructor(
     group: str, option: str
 ) -> None:
-    config = resolved(composed(f"{group}={option}"))
+    whole = ["distill=packaged"] if group.startswith("distill/") else []
+    config = resolved(composed(*whole, f"{group}={option}"))
     found = [node for node in nodes(config) if not node["_target_"].startswith("pytorch_lightning")]
     assert len(found) > 8
     for node in found:
         names = {key: value for key, value in node.items() if not key.startswith("_")}
-        signature = inspect.signature(get_class(node["_target_"]))
+        signature = inspect.signature(get_object(node["_target_"]))
         if node.get("_partial_"):
             signature.bind_partial(**names)
         else:

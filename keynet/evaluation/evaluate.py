@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 from tqdm import tqdm
 
 from keynet.evaluation import baselines
+from keynet.evaluation.captions import (
+    CaptionVectors,
+    compared_records,
+    gain_record,
+    recall_records,
+)
 from keynet.evaluation.closed_loop import SINGLE_PASS, identity_records
 from keynet.evaluation.consistency import Perturb, consistency_records
 from keynet.evaluation.cuts import with_both
@@ -44,6 +51,17 @@ class EvaluationSource(Protocol):
         ...
 
 
+class Teacher(Protocol):
+    """The part of a teacher that is evaluated (``distill.teacher.Teacher``)."""
+
+    name: str
+    modalities: tuple[str, ...]
+
+    def encode(self, requests: Sequence[Request]) -> tuple[Tensor | None, Tensor | None]:
+        """Return image and text embeddings."""
+        ...
+
+
 @dataclass
 class Evaluation:
     """What is said of a model and its baselines on one data source."""
@@ -64,6 +82,9 @@ def evaluate(
     baseline_image_size: int | None = 224,
     consistency_requests: int = 1000,
     latency_requests: int = 200,
+    captions: Sequence[Request] = (),
+    teachers: Sequence[Teacher] = (),
+    against: KeyEncoder | None = None,
 ) -> Evaluation:
     """Judge the exported model, float key and every prefix of its code, and the baselines.
 
@@ -76,6 +97,9 @@ def evaluate(
         baseline_image_size: Pixels a side for the packaged image encoder; None judges no baselines.
         consistency_requests: Test requests on which consistency is measured.
         latency_requests: Requests timed one by one.
+        captions: Pictures of the test split with texts that describe them, or none.
+        teachers: Judged on the captions beside the model.
+        against: Another export, judged on the captions beside the model.
     """
     requests = {split: source.requests(split) for split in ("calibration", "test")}
     labels = {split: Labels.of(found) for split, found in requests.items()}
@@ -110,9 +134,58 @@ def evaluate(
         encoder, shuffled[:consistency_requests], perturb, source.name, method
     )
     found.records += latency_records(encoder, both[:latency_requests], source.name, method)
+    if captions:
+        found.records += caption_records(encoder, captions, teachers, against, source.name, method)
     size = Sheet(source.name, "test", "all", method, None)
     found.records.append(size.figure("params", float(encoder.num_parameters), unit="count"))
     return found
+
+
+def caption_records(
+    encoder: KeyEncoder,
+    captions: Sequence[Request],
+    teachers: Sequence[Teacher],
+    against: KeyEncoder | None,
+    data: str,
+    method: str,
+) -> list[Record]:
+    """Search photographs by their captions and back: the model, its teachers, another model.
+
+    Args:
+        encoder: The exported model.
+        captions: Requests with a picture, a text that describes it and the picture's entity.
+        teachers: Those with both modalities are searched too, each in its own space.
+        against: Another export, of which the paired gain is told.
+        data: Name of the data.
+        method: Name of the model in the records.
+    """
+    first = {request.entity: n for n, request in reversed(list(enumerate(captions)))}
+    entities = {entity: row for row, entity in enumerate(sorted(first, key=lambda e: first[e]))}
+    pictures = [Request(image=captions[first[entity]].image) for entity in entities]
+    texts = [Request(text=request.text) for request in captions]
+    picture_of = np.array([entities[request.entity] for request in captions])
+
+    def of_model(model: KeyEncoder) -> CaptionVectors:
+        return CaptionVectors(
+            model.encode_modalities(pictures)[0], model.encode_modalities(texts)[1]
+        )
+
+    mine = of_model(encoder)
+    sheet = Sheet(data, "test", "all", method, None)
+    records = recall_records(mine, picture_of, sheet)
+    for teacher in teachers:
+        image, text = teacher.encode(pictures)[0], teacher.encode(texts)[1]
+        if image is None or text is None:
+            continue
+        name = f"teacher:{teacher.name}"
+        theirs = CaptionVectors(image.numpy(), text.numpy())
+        records += recall_records(theirs, picture_of, replace(sheet, method=name))
+        records += compared_records(mine, theirs, picture_of, sheet, name)
+    if against is not None:
+        other = against.space.name
+        records += recall_records(of_model(against), picture_of, replace(sheet, method=other))
+        records.append(gain_record(mine, of_model(against), picture_of, sheet, other))
+    return records
 
 
 def _methods(

@@ -13,6 +13,7 @@ from rich.console import Console, Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from keynet.evaluation.captions import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from keynet.evaluation.records import Record
 
 WIDTH = 100
@@ -54,6 +55,25 @@ SERVICE = (
     (("p50", "ms"), "latency_ms_p50"),
     (("p99", "ms"), "latency_ms_p99"),
     (("params",), "params"),
+)
+CAPTIONS = (
+    (("text to", "image", "recall@1"), (TEXT_TO_IMAGE, "recall_at_1")),
+    (("text to", "image", "recall@10"), (TEXT_TO_IMAGE, "recall_at_10")),
+    (("image to", "text", "recall@1"), (IMAGE_TO_TEXT, "recall_at_1")),
+    (("image to", "text", "recall@10"), (IMAGE_TO_TEXT, "recall_at_10")),
+)
+CAPTIONS_BESIDE = (  # another method
+    (("retention", "@10"), "retention_at_10"),
+    (("overlap", "@10"), "overlap_at_10"),
+    (("gain", "@10"), "recall_at_10_gain"),
+)
+CAPTIONS_LEGEND = (
+    "Shares in percent. recall@k: the caption's photograph, or one of the photograph's captions, "
+    "is among the first k of the split."
+)
+BESIDE_LEGEND = (
+    "Text to image, in percent. retention: recall over the other's; overlap: of the ten "
+    "photographs that both name for a caption; gain: recall less the other's, in points."
 )
 
 
@@ -148,13 +168,10 @@ def print_table(records: Sequence[Record], console: Console | None = None) -> No
 
 
 def all_grids(records: Sequence[Record]) -> list[Grid]:
-    """Return headline, subsets, and consistency with latency, for each data set and split."""
+    """Return the grids of each data set and split, in the order of ``BUILDERS``."""
     figures = Figures(records)
     return [
-        grid
-        for where in figures.slices()
-        for build in (headline_grids, subset_grids, service_grids)
-        for grid in build(figures, *where)
+        grid for where in figures.slices() for build in BUILDERS for grid in build(figures, *where)
     ]
 
 
@@ -194,6 +211,35 @@ def subset_grids(figures: Figures, data: str, split: str) -> list[Grid]:
     return grids
 
 
+def caption_grids(figures: Figures, data: str, split: str) -> list[Grid]:
+    """Return retrieval of captioned photographs, a row a method."""
+    wanted = {source for _, source in CAPTIONS}
+    shown = [r for r in figures.of(data, split) if (r.subset, r.metric) in wanted]
+    rows = [
+        _row(method, (figures.cell((data, split, s, method), m) for _, (s, m) in CAPTIONS))
+        for method in sorted_methods(shown)
+    ]
+    columns = tuple(heading for heading, _ in CAPTIONS)
+    title = f"{data}, {split}: captioned photographs"
+    return [Grid(title, columns, tuple(rows), (CAPTIONS_LEGEND, *_notes(shown)))] if rows else []
+
+
+def beside_grids(figures: Figures, data: str, split: str) -> list[Grid]:
+    """Return the same beside other methods, a row a method and other."""
+    start, wanted = f"{TEXT_TO_IMAGE}:", {metric for _, metric in CAPTIONS_BESIDE}
+    here = figures.of(data, split)
+    shown = [r for r in here if r.subset.startswith(start) and r.metric in wanted]
+    rows = []
+    for method in sorted_methods(shown):
+        for subset in dict.fromkeys(r.subset for r in shown if (r.method, r.bits) == method):
+            where = (data, split, subset, method)
+            cells = (figures.cell(where, metric) for _, metric in CAPTIONS_BESIDE)
+            rows.append(_row(method, (Cell(subset.removeprefix(start)), *cells)))
+    columns = (("other",), *(heading for heading, _ in CAPTIONS_BESIDE))
+    title = f"{data}, {split}: captioned photographs, beside another method"
+    return [Grid(title, columns, tuple(rows), (BESIDE_LEGEND, *_notes(shown)))] if rows else []
+
+
 def service_grids(figures: Figures, data: str, split: str) -> list[Grid]:
     """Return consistency, latency and ratios to peers, a row a method and subset."""
     here = figures.of(data, split)
@@ -213,6 +259,9 @@ def service_grids(figures: Figures, data: str, split: str) -> list[Grid]:
     columns = (("of",), *(heading for heading, _ in metrics))
     title = f"{data}, {split}: consistency and latency"
     return [Grid(title, columns, tuple(rows), _notes(shown))] if rows else []
+
+
+BUILDERS = (headline_grids, subset_grids, caption_grids, beside_grids, service_grids)
 
 
 def sorted_methods(records: Iterable[Record]) -> list[Method]:
@@ -272,6 +321,8 @@ def _number(record: Record, value: float | None) -> str:
         return f"{value:.3f}"
     if record.metric == "params":
         return f"{value / 1e6:.2f} M"
+    if record.metric.endswith("_gain"):
+        return f"{100 * value:+.1f}"
     if record.unit == "share":
         fine = "false" in record.metric or "consistency" in record.metric
         return f"{100 * value:.{2 if fine else 1}f}"
@@ -303,7 +354,7 @@ def _rich(grid: Grid) -> Group:
     longest = max(len(word) for row in grid.rows for word in row.label.split())
     table.add_column(Text("\nmethod"), overflow="fold", min_width=min(longest, WIDTH // 4))
     for heading in grid.columns:
-        side: JustifyMethod = "left" if heading == ("of",) else "right"
+        side: JustifyMethod = "left" if heading in (("of",), ("other",)) else "right"
         text = "\n".join(f"{line} " for line in heading)
         table.add_column(Text(text), justify=side, overflow="fold")
     for row in grid.rows:

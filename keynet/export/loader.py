@@ -174,6 +174,23 @@ class KeyEncoder:
             )
         return vectors, codes, alignment
 
+    def encode_modalities(
+        self, requests: Sequence[Request], batch_size: int = BATCH_SIZE
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the aligned image and text vectors, each [N, D] float32, zero where absent.
+
+        For search from one modality to the other; keys of requests are not in this space.
+
+        Raises:
+            RequestError: When a request cannot be encoded; the message names its position.
+        """
+        parts = []
+        for first in range(0, len(requests), batch_size):
+            batch = self.preprocessor(requests[first : first + batch_size], first=first)
+            output = self._run(*batch[:4])
+            parts.append((output.image.float().cpu().numpy(), output.text.float().cpu().numpy()))
+        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
     def _run(self, images: Tensor, image_mask: Tensor, tokens: Tensor, mask: Tensor) -> KeyOutput:
         batch = [t.to(self.device) for t in (images, image_mask, tokens, mask)]
         with torch.inference_mode():

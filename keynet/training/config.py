@@ -38,6 +38,7 @@ class Config:
     fusion: Any
     model: Any
     loss: Any
+    distill: Any
     module: Any
     trainer: Any
     evaluation: Any

@@ -90,6 +90,33 @@ class Contrast(nn.Module):
         return supervised_contrastive(unit[rows], label[rows], self.temperature)
 
 
+class CaptionContrast(nn.Module):
+    """Symmetric contrast of pictures and the captions that describe them; zero without captions.
+
+    Captions of one entity are all right, as are all its pictures.
+
+    Args:
+        temperature: Divides the cosines.
+
+    Source: CLIP (Radford et al., 2021) with several positives as in ``supervised_contrastive``.
+    """
+
+    def __init__(self, *, temperature: float = TEMPERATURE) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
+        """Return the loss of a batch."""
+        rows = batch.described.nonzero().squeeze(1)
+        if len(rows) == 0:
+            return output.image.sum() * 0
+        logits = output.image[rows] @ output.text[rows].T / self.temperature
+        entity = batch.entity[rows]
+        same = (entity[:, None] == entity[None]).to(logits)
+        right = same / same.sum(1, keepdim=True)
+        return (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2
+
+
 class CodeContrast(nn.Module):
     """Contrast of +-1 codes over groups and over instances, mean over the nested prefixes.
 

@@ -19,6 +19,8 @@ class KeyModule(pl.LightningModule):
     Args:
         model: The key model.
         losses: By name, ``{"weight": float, "loss": module(output, batch) -> scalar}``.
+        distillation: Losses against teachers, module(output, batch) -> scalars by name, with
+            ``attach(samples, device, dtype)``; None trains without teachers.
         learning_rate: Peak rate of everything but the image encoder.
         image_learning_rate: Peak rate of the image encoder, which starts from trained weights.
         weight_decay: Of matrices; biases, norms and embeddings have none.
@@ -26,6 +28,7 @@ class KeyModule(pl.LightningModule):
     """
 
     model: Any
+    distillation: Any
     weights: dict[str, float]
 
     def __init__(
@@ -33,6 +36,7 @@ class KeyModule(pl.LightningModule):
         *,
         model: nn.Module,
         losses: Mapping[str, Mapping[str, Any]],
+        distillation: nn.Module | None = None,
         learning_rate: float,
         image_learning_rate: float,
         weight_decay: float,
@@ -44,18 +48,31 @@ class KeyModule(pl.LightningModule):
         self.model = model
         self.losses = nn.ModuleDict({name: entry["loss"] for name, entry in losses.items()})
         self.weights = {name: float(entry["weight"]) for name, entry in losses.items()}
+        self.distillation = distillation
         self.learning_rate = learning_rate
         self.image_learning_rate = image_learning_rate
         self.weight_decay = weight_decay
         self.warmup_share = warmup_share
 
     def setup(self, stage: str) -> None:
-        """Hand the frozen part of the image encoder to the data, which may store its outputs."""
+        """Hand the frozen image stem to the data, which may store its outputs; call teachers."""
         encoder = self.model.image_encoder
         trainer: Any = self.trainer
+        adopt = getattr(self.model.text_encoder, "adopt_vocabulary", None)
+        if adopt is not None and trainer.datamodule is not None:  # a checkpoint comes after it
+            adopt(trainer.datamodule.preprocessor.tokenizer_json)
         if trainer.datamodule is not None and getattr(encoder, "frozen", None):
             stem = encoder.stem
             trainer.datamodule.stem = lambda images: stem(images.to(self.device)).cpu()
+        if self.distillation is not None:
+            half = str(trainer.precision).startswith("bf16")
+            dtype = torch.bfloat16 if half else torch.float32
+            self.distillation.attach(trainer.datamodule.samples, self.device, dtype)
+
+    @property
+    def teachers(self) -> list[Any]:
+        """The teachers of the distillation."""
+        return [] if self.distillation is None else self.distillation.teachers
 
     def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch.
@@ -69,6 +86,10 @@ class KeyModule(pl.LightningModule):
             value = loss(output, batch)
             self.log(f"loss/{name}", value)
             total = total + self.weights[name] * value
+        if self.distillation is not None:
+            for name, value in self.distillation(output, batch).items():
+                self.log(f"loss/distill_{name}", value)
+                total = total + value
         if not torch.isfinite(total):
             raise FloatingPointError(
                 f"the loss is {total.item()} at step {self.global_step}; "
@@ -82,7 +103,7 @@ class KeyModule(pl.LightningModule):
         image = {id(p) for p in self.model.image_encoder.parameters()}
         matrices = {
             id(module.weight)
-            for module in self.model.modules()
+            for module in self.modules()
             if isinstance(module, nn.Linear | nn.Conv2d)
         }
         groups = []
@@ -90,7 +111,7 @@ class KeyModule(pl.LightningModule):
             for decayed, decay in ((True, self.weight_decay), (False, 0.0)):
                 chosen = [
                     p
-                    for p in self.model.parameters()
+                    for p in self.parameters()
                     if p.requires_grad
                     and (id(p) in image) == is_image
                     and (id(p) in matrices) == decayed

@@ -110,6 +110,18 @@ def test_tables_flag_and_mark_as_in_the_terminal(tmp_path: Path) -> None:
     assert "Worst" not in text.split("</style>")[1]
 
 
+def test_captioned_photographs_are_shown_with_intervals_and_only_then(tmp_path: Path) -> None:
+    where = ("flickr8k", "validation", "text_to_image:teacher:<clip>", "keynet_tiny", None)
+    gain = Record(*where, "recall_at_10_gain", -0.021, -0.034, 0.005, 2500, "share")
+    write_html(tmp_path / "captions.html", [gain], {}, [], "", "")
+    text = (tmp_path / "captions.html").read_text(encoding="utf-8")
+    assert "<h2>flickr8k, validation: captioned photographs, beside another method</h2>" in text
+    assert '<td title="-3.4 to +0.5, n = 2,500">-2.1</td>' in text
+    assert "<td>teacher:&lt;clip&gt;</td>" in text
+    parsed(text)
+    assert "captioned" not in page(tmp_path, [])
+
+
 def test_three_plots_follow_the_page_colours_and_share_no_id(tmp_path: Path) -> None:
     text = page(tmp_path, [])
     assert text.count("<svg role=") == 3

@@ -94,6 +94,35 @@ def test_subsets_and_consistency_have_their_own_grids() -> None:
     assert [str(cell) for cell in service.rows[0].cells] == ["jpeg", "99.87"]
 
 
+def test_captioned_photographs_have_grids_of_their_own_and_only_then() -> None:
+    beside = "text_to_image:teacher:clip"
+    records = [
+        record("recall_at_1", 0.4, subset="text_to_image"),
+        record("recall_at_10", 0.81, subset="text_to_image"),
+        record("recall_at_1", 0.5, subset="image_to_text"),
+        record("retention_at_10", 0.9, subset=beside),
+        record("overlap_at_10", None, subset=beside, note="no teacher"),
+        record("recall_at_10_gain", 0.021, subset="text_to_image:keynet_old"),
+        record("recall_at_10", 0.9, "teacher:clip", subset="text_to_image"),
+        record("recall_at_1", 0.3, subset="other_vendor:A->B"),  # of drawings, not of captions
+    ]
+    alone, others = all_grids(records)
+    assert alone.title == "emoji, test: captioned photographs"
+    assert [(row.label, [str(cell) for cell in row.cells]) for row in alone.rows] == [
+        ("keynet_tiny", ["40.0", "81.0", "50.0", "-"]),
+        ("teacher:clip", ["-", "90.0", "-", "-"]),
+    ]
+    assert [(row.label, [str(cell) for cell in row.cells]) for row in others.rows] == [
+        ("keynet_tiny", ["teacher:clip", "90.0", "n/a", "-"]),
+        ("keynet_tiny", ["keynet_old", "-", "-", "+2.1"]),
+    ]
+    assert others.notes[1:] == ("n/a (1): no teacher",)
+    text = terminal_table(records)
+    assert line(text, "teacher:clip") == ["teacher:clip", "-", "90.0", "-", "-"]
+    assert max(map(len, text.splitlines())) <= 100
+    assert "captioned" not in terminal_table([*headline(), records[-1]])
+
+
 def test_many_subsets_are_split_and_stay_within_the_width() -> None:
     records = [
         record("hit_rate_at_0.01", 0.5, subset=f"a_rather_long_subset_{i}") for i in range(9)

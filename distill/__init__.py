@@ -1,0 +1,1 @@
+"""What passes knowledge on: teachers, their stored embeddings, objectives, weights."""

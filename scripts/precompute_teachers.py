@@ -1,0 +1,50 @@
+"""Store teacher embeddings: python -m scripts.precompute_teachers data=emoji distill=hub
+
+Training does it by itself when something is missing; here without training, and over several
+processes: torchrun --standalone --nproc-per-node=2 -m scripts.precompute_teachers ...
+"""
+
+import hydra
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from distill.bridge import BridgeTeacher
+from distill.store import Store, samples_digest, store_folder, torchrun_rank, write_store
+from distill.teacher import TeacherError
+from keynet.training.config import explained, register
+
+register()
+
+
+def run(cfg: DictConfig) -> None:
+    """Write each teacher's rows, then say where they are."""
+    distillation = instantiate(cfg.distill)
+    if not distillation or distillation.store is None:
+        raise TeacherError(
+            "no teachers to store: give distill=packaged or distill=hub, and a store"
+        )
+    samples = instantiate(cfg.data).samples
+    data = samples_digest(samples)
+    rank, world = torchrun_rank()
+    teachers = []
+    for teacher in distillation.teachers:
+        parts = (teacher.image, teacher.text) if isinstance(teacher, BridgeTeacher) else (teacher,)
+        teachers += [
+            part for part in parts if part.fingerprint not in {t.fingerprint for t in teachers}
+        ]
+    for teacher in teachers:
+        folder = store_folder(distillation.store, teacher, data)
+        write_store(folder, teacher, samples, data, rank=rank, world=world)
+        if world == 1:
+            Store(folder, teacher, samples, data)
+        print(f"{teacher.name}: {folder}")
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="train")
+def main(cfg: DictConfig) -> None:
+    """Compose and run."""
+    run(cfg)
+
+
+if __name__ == "__main__":
+    explained(main)

@@ -1,0 +1,476 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data.captioned import (
+    EVALUATED,
+    NOUNS,
+    PHRASINGS,
+    TRAIN_PHRASINGS,
+    Captioned,
+    choose_nouns,
+    label_nouns,
+)
+from data.perturb import photo_as_sent
+from data.requests import CaptionedSource
+from keynet.types import Request
+
+FLICKR8K = Path(__file__).parents[2].parent / "shared/data/flickr8k"
+SPLITS = ("train", "calibration", "test")
+DEVELOPMENT = 20
+# Five captions a scene.
+SCENES = {
+    "dog": ["A dog runs on the beach .", "Two dogs on a beach", "Dogs at the beach .", "A puppy .",
+            "The brown dog plays in the sand on the beach ."],
+    "guitar": ["A man plays a guitar .", "The man with his guitar", "Men with guitars in a bar",
+               "A man sings .", "A man in black plays the guitar ."],
+    "horse": ["A woman on a horse .", "A lady rides a brown horse .", "Horse and woman .",
+              "The woman wears red .", "A woman riding ."],
+    "table": ["Cups on a table .", "A table with food .", "Food on the table .", "A meal .",
+              "Dinner is on the table ."],
+}  # fmt: skip
+
+
+def photo(colour: tuple[int, int, int], encoding: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (24, 18), colour).save(buffer, encoding)
+    return buffer.getvalue()
+
+
+def write_shard(path: Path, photographs: dict[str, list[str]]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, captions in photographs.items():
+            colour = tuple(hashlib.sha256(name.encode()).digest()[:3])
+            sides = (("png", photo(colour)), ("json", json.dumps({"captions": captions}).encode()))  # type: ignore[arg-type]
+            for extension, content in sides:
+                member = tarfile.TarInfo(f"{name}.{extension}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+def scenes(prefix: str, each: int) -> dict[str, list[str]]:
+    return {f"{prefix}_{kind}{i}": c for kind, c in SCENES.items() for i in range(each)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shards")
+    write_shard(path / "train-00.tar", scenes("a", 9))
+    write_shard(path / "train-01.tar", scenes("b", 8))
+    write_shard(path / "val.tar", scenes("t", 5))
+    return path
+
+
+def source(folder: Path, **changes: object) -> Captioned:
+    settings: dict[str, object] = {
+        "train": f"{folder}/train-*.tar",
+        "test": [f"{folder}/val.tar"],
+        "development": DEVELOPMENT,
+    }
+    return Captioned(**settings | changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def splits(folder: Path) -> dict[str, list[Request]]:
+    made = source(folder)
+    return {split: made.requests(split) for split in SPLITS}  # type: ignore[arg-type]
+
+
+def of_nouns(requests: list[Request]) -> list[Request]:
+    return [r for r in requests if r.tags["family"] == "is_there"]
+
+
+def five(*captions: str) -> list[str]:
+    return [*captions, *["Something ."] * (5 - len(captions))]
+
+
+@pytest.mark.parametrize(
+    ("captions", "noun", "expected"),
+    [
+        (five("A dog .", "DOGS run", "the dog's toy"), "dog", True),
+        (five("A dog .", "Two puppies"), "dog", None),  # two of five name it
+        (five("A greyhound .", "a puppy", "A dog"), "dog", True),
+        (five("A hot dog .", "a dog", "one dog", "dog"), "dog", None),  # may be food
+        (five("A man .", "A woman .", "Men ."), "dog", False),
+        (five("An animal ."), "dog", None),
+        (five("A dogged cart ."), "dog", False),  # whole words only
+        (five("A man .", "A man .", "A guy ."), "man", None),
+        (five("A man .", "A man .", "Men .", "A person ."), "man", True),
+        (five("A guy ."), "man", None),
+        (five("People ."), "man", None),
+        (five("A climber ."), "man", None),
+        (five("A cat ."), "man", False),
+        (five("A bike .", "a red bicycle", "Bikes"), "bicycle", True),
+        (five("A bike .", "a dirt bike", "Bikes"), "bicycle", None),
+        (five("A bike .", "a bike", "A motorcycle", "a bike"), "bicycle", None),
+        (five("A cyclist ."), "bicycle", None),
+        (five("Ocean ."), "water", None),
+        (five("Swimming ."), "water", None),  # swim*
+        (five("A car ."), "water", False),
+        (five("Ice cream .", "ice", "ice", "ice"), "ice", None),
+    ],
+)
+def test_labels_by_hand(captions: list[str], noun: str, expected: bool | None) -> None:
+    assert label_nouns(captions).get(noun) is expected
+
+
+def test_labels_of_the_scenes() -> None:
+    labels = {kind: label_nouns(captions) for kind, captions in SCENES.items()}
+    shown = {kind: {n for n, yes in known.items() if yes} for kind, known in labels.items()}
+    assert shown == {
+        "dog": {"dog", "beach"},
+        "guitar": {"man", "guitar", "person"},
+        "horse": {"woman", "horse", "person"},
+        "table": {"table"},
+    }
+    assert labels["table"]["dog"] is labels["guitar"]["horse"] is labels["dog"]["woman"] is False
+    assert "sand" not in labels["dog"]  # one caption names it
+
+
+def test_fewer_than_five_captions_do_not_suffice() -> None:
+    assert label_nouns(["A dog ."] * 4) == {}
+    assert label_nouns(["A dog ."] * 3 + ["A cat ."] * 4)["dog"] is True
+
+
+def test_the_nouns_are_well_formed() -> None:
+    assert 75 <= len(NOUNS) <= 90
+    for noun, roles in NOUNS.items():
+        assert set(roles) == {"article", "forms", "unsafe", "clash"}
+        assert roles["article"] in ("", "a", "an", "a pair of")
+        assert (roles["article"] == "an") == (noun[0] in "aeiou" and roles["article"] != "")
+        assert noun in roles["forms"] or f"{noun}s" in roles["forms"] or noun == "staircase"
+        assert not set(roles["forms"]) & set(roles["clash"])
+        for term in (*roles["forms"], *roles["unsafe"], *roles["clash"]):
+            words = term.removesuffix("*").split(" ")
+            assert len(words) <= 2, term
+            assert all(word.isalpha() and word.islower() for word in words), term
+            assert not term.endswith("*") or (len(words) == 1 and len(term) > 2), term
+
+
+@pytest.mark.parametrize("questions", [0, 1, 3, 4])
+def test_as_many_yes_as_no_for_every_noun(questions: int) -> None:
+    rng = np.random.default_rng(0)
+    nouns = list(NOUNS)[:9]
+    labels = [
+        {noun: bool(rng.random() < 0.3) for noun in nouns if rng.random() < 0.8} for _ in range(300)
+    ]
+    for known in labels:
+        known["dog"] = True  # never a no: not asked
+    chosen = choose_nouns(labels, questions, rng)
+    counts = Counter(pair for pairs in chosen for pair in pairs)
+    assert all(counts[noun, True] == counts[noun, False] for noun in nouns)
+    assert counts["dog", True] == 0
+    for known, pairs in zip(labels, chosen, strict=True):
+        assert len(pairs) == len(dict(pairs)) <= questions
+        assert sum(shown for _, shown in pairs) <= (questions + 1) // 2
+        assert all(known[noun] is shown for noun, shown in pairs)
+    if questions:
+        assert sum(map(len, chosen)) > 0.7 * questions * len(labels)
+
+
+def test_a_yes_without_its_no_is_not_asked() -> None:
+    """One photograph can only take one question: its no for one noun leaves the other without."""
+    chosen = choose_nouns(
+        [{"dog": True}, {"cat": True}, {"dog": False, "cat": False}], 1, np.random.default_rng(1)
+    )
+    counts = Counter(pair for pairs in chosen for pair in pairs)
+    assert all(counts[noun, True] == counts[noun, False] for noun in ("dog", "cat"))
+
+
+def test_photographs_of_the_splits(folder: Path, splits: dict[str, list[Request]]) -> None:
+    names = {split: {r.tags["picture"] for r in requests} for split, requests in splits.items()}
+    every = {*scenes("a", 9), *scenes("b", 8)}
+    by_hash = sorted(every, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    assert names["calibration"] <= set(by_hash[:DEVELOPMENT])
+    assert names["train"] == set(by_hash[DEVELOPMENT:])
+    assert names["test"] <= set(scenes("t", 5))
+    development = {r.entity for r in source(folder).captions("development")}
+    assert development == set(by_hash[:DEVELOPMENT])
+
+
+def test_each_visit_has_its_own_encoding(splits: dict[str, list[Request]]) -> None:
+    visits: dict[str, dict[int, object]] = defaultdict(dict)
+    for r in splits["train"]:
+        visits[r.tags["picture"]][id(r.image)] = r.image
+    for name, images in visits.items():
+        first, second = images.values()
+        assert first == photo(tuple(hashlib.sha256(name.encode()).digest()[:3]))  # type: ignore[arg-type]
+        assert isinstance(second, bytes) and second != first
+        assert 96 <= max(Image.open(io.BytesIO(second)).size) <= 192
+
+
+@pytest.mark.parametrize("visits", [1, 2, 7])
+def test_captions_are_spread_over_the_visits(folder: Path, visits: int) -> None:
+    made = source(folder, visits=visits, questions=0).requests("train")
+    assert {r.tags["family"] for r in made} == {"caption"}
+    texts: dict[str, list[str | None]] = defaultdict(list)
+    images: dict[str, Counter[object]] = defaultdict(Counter)
+    for r in made:
+        texts[r.tags["picture"]].append(r.text)
+        images[r.tags["picture"]][r.image] += 1
+    every = scenes("a", 9) | scenes("b", 8)
+    for name, written in texts.items():
+        assert len(written) == max(visits, 5)
+        assert set(written) == set(every[name])
+        assert sorted(images[name].values()) == {1: [5], 2: [2, 3], 7: [1] * 7}[visits]
+
+
+def test_a_visit_asks_the_same_nouns_in_another_phrasing(
+    splits: dict[str, list[Request]],
+) -> None:
+    for split, requests in splits.items():
+        asked: dict[tuple[str, str], list[Request]] = defaultdict(list)
+        for r in of_nouns(requests):
+            asked[r.tags["picture"], r.tags["argument"]].append(r)
+        assert len(asked) > 20, split
+        for first, second in asked.values():
+            assert first.group == second.group
+            assert first.image != second.image
+            assert first.tags["phrasing"] != second.tags["phrasing"]
+
+
+def test_calibration_and_test_ask_about_nouns_only(splits: dict[str, list[Request]]) -> None:
+    for split in ("calibration", "test"):
+        assert of_nouns(splits[split]) == splits[split]
+        nouns: dict[str, set[str]] = defaultdict(set)
+        for r in splits[split]:
+            nouns[r.tags["picture"]].add(r.tags["argument"])
+        assert max(map(len, nouns.values())) <= EVALUATED
+        assert np.mean([len(found) for found in nouns.values()]) > 2
+
+
+def test_yes_and_no_are_balanced_for_each_noun(splits: dict[str, list[Request]]) -> None:
+    for split, requests in splits.items():
+        counts = Counter((r.tags["argument"], r.response) for r in of_nouns(requests))
+        assert {noun for noun, _ in counts} >= {"dog", "man", "woman", "horse"}, split
+        assert all(counts[noun, "yes"] == counts[noun, "no"] for noun, _ in counts), split
+
+
+def test_the_answer_is_what_the_captions_say(splits: dict[str, list[Request]]) -> None:
+    every = scenes("a", 9) | scenes("b", 8) | scenes("t", 5)
+    for requests in splits.values():
+        for r in of_nouns(requests):
+            noun = r.tags["argument"]
+            assert (r.response == "yes") is label_nouns(every[r.entity or ""])[noun]
+            thing = f"{NOUNS[noun]['article']} {noun}".strip()
+            number = int(r.tags["phrasing"].removeprefix("en/is_there/"))
+            assert r.text == PHRASINGS[number].format(thing=thing, noun=noun)
+
+
+def test_articles() -> None:
+    written = {n: f"{NOUNS[n]['article']} {n}".strip() for n in ("dog", "umbrella", "water")}
+    written["sunglasses"] = f"{NOUNS['sunglasses']['article']} sunglasses"
+    assert set(written.values()) == {"a dog", "an umbrella", "water", "a pair of sunglasses"}
+    assert PHRASINGS[0].format(thing=written["water"], noun="water") == "is there water?"
+
+
+def test_held_out_phrasings_are_never_trained_on(splits: dict[str, list[Request]]) -> None:
+    assert len(PHRASINGS) == len({p.lower().strip("?") for p in PHRASINGS}) == 8
+    numbers = {s: {r.tags["phrasing"] for r in of_nouns(splits[s])} for s in SPLITS}
+    assert numbers["train"] == {f"en/is_there/{n}" for n in range(TRAIN_PHRASINGS)}
+    held_out = {f"en/is_there/{n}" for n in range(TRAIN_PHRASINGS, 8)}
+    assert numbers["calibration"] == numbers["test"] == held_out
+    texts = {s: {r.text for r in of_nouns(splits[s])} for s in SPLITS}
+    assert not texts["train"] & (texts["calibration"] | texts["test"])
+    assert Captioned.disjoint_phrasings
+
+
+def test_what_every_source_promises(splits: dict[str, list[Request]]) -> None:
+    for requests in splits.values():
+        of_group: dict[str | None, set[tuple[str | None, str | None]]] = defaultdict(set)
+        for r in requests:
+            assert None not in (r.image, r.text, r.group, r.entity, r.intent, r.response)
+            tags = {"picture", "family", "phrasing", "negated", "argument"}
+            assert tags <= set(r.tags)
+            assert r.entity == r.tags["picture"]
+            assert r.tags["negated"] == "0"
+            of_group[r.group].add((r.intent, r.response))
+            if r.tags["family"] == "is_there":
+                assert r.intent == f"is_there({r.tags['argument']})|en"
+                assert r.group == f"{r.intent}|{r.response}"
+                assert r.tags["language"] == "en"
+            else:
+                assert r.group == r.intent == f"caption|{r.entity}"
+        assert all(len(found) == 1 for found in of_group.values())
+
+
+def test_captions_for_retrieval(folder: Path) -> None:
+    made = source(folder)
+    for split, count in (("development", DEVELOPMENT), ("test", 20)):
+        requests = made.captions(split)  # type: ignore[arg-type]
+        assert len(requests) == 5 * count
+        images: dict[str | None, set[int]] = defaultdict(set)
+        for r in requests:
+            images[r.entity].add(id(r.image))
+        assert len(images) == count
+        assert all(len(objects) == 1 for objects in images.values())
+    first = made.captions("test")[:5]
+    assert {r.group for r in first} == {"caption|t_dog0"}
+    assert [r.text for r in first] == SCENES["dog"]
+    assert made.captions("calibration") == made.captions("development")
+    with pytest.raises(ValueError, match="split 'val': expected development or one of"):
+        made.captions("val")  # type: ignore[arg-type]
+
+
+def test_captions_of_the_training_are_its_requests(
+    folder: Path, splits: dict[str, list[Request]]
+) -> None:
+    made = source(folder)
+    assert isinstance(made, CaptionedSource)
+    captions = made.captions("train")
+    assert captions == [r for r in splits["train"] if r.tags["family"] == "caption"]
+    first, again = made.requests("train"), made.requests("train")
+    assert first is not again and first[0].image is again[0].image  # encoded once
+
+
+def test_the_same_seed_gives_the_same_requests(
+    folder: Path, splits: dict[str, list[Request]]
+) -> None:
+    other = source(folder, seed=1)
+    for split in SPLITS:
+        assert source(folder).requests(split) == splits[split]  # type: ignore[arg-type]
+        made = other.requests(split)  # type: ignore[arg-type]
+        assert made != splits[split]
+        if split == "train":  # the seed does not cut the splits
+            assert {r.entity for r in made} == {r.entity for r in splits[split]}
+            assert {r.image for r in made} != {r.image for r in splits[split]}
+
+
+def test_a_visit_does_not_depend_on_other_photographs(
+    tmp_path: Path, splits: dict[str, list[Request]]
+) -> None:
+    few = {name: captions for name, captions in scenes("b", 8).items() if "dog" not in name}
+    write_shard(tmp_path / "train-0.tar", few)
+    made = source(tmp_path, development=2).requests("train")
+    images: dict[str | None, set[object]] = defaultdict(set)
+    captions: dict[str | None, set[tuple[object, str | None]]] = defaultdict(set)
+    for r in splits["train"]:
+        images[r.entity].add(r.image)
+        captions[r.entity].add((r.image, r.text))
+    compared = [r for r in made if r.entity in images]
+    assert len({r.entity for r in compared}) > 5
+    for r in compared:
+        assert r.image in images[r.entity]
+        assert r.tags["family"] != "caption" or (r.image, r.text) in captions[r.entity]
+
+
+def test_the_dev_fold_leaves_the_test_shards_alone(
+    folder: Path, splits: dict[str, list[Request]]
+) -> None:
+    made = source(folder, fold="dev", test="/nowhere/val.tar", name="photos")
+    assert made.name == "photos_dev" and source(folder, name="photos").name == "photos"
+    assert made.requests("train") == splits["train"]
+    halves = {s: {r.entity for r in made.requests(s)} for s in ("calibration", "test")}  # type: ignore[arg-type]
+    assert not halves["calibration"] & halves["test"]
+    development = {r.entity for r in made.captions("development")}
+    assert halves["calibration"] | halves["test"] <= development
+    assert all(5 < len(half) <= DEVELOPMENT // 2 for half in halves.values())
+    captioned = {s: {r.entity for r in made.captions(s)} for s in ("calibration", "test")}  # type: ignore[arg-type]
+    assert not captioned["calibration"] & captioned["test"]
+    assert captioned["calibration"] | captioned["test"] == development
+    assert all(halves[s] <= captioned[s] for s in halves)
+
+
+def test_a_photograph_trained_on_is_not_tested(folder: Path, tmp_path: Path) -> None:
+    write_shard(tmp_path / "val.tar", scenes("t", 1) | scenes("b", 1))
+    made = source(folder, test=f"{tmp_path}/val.tar")
+    for read in (lambda: made.requests("test"), lambda: made.captions("test")):
+        with pytest.raises(ValueError, match=r"4 photographs are in .*train and .*such as b_dog0"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fold": "tset"}, r"data\.source\.fold='tset': expected test or dev"),
+        ({"visits": 0}, r"data\.source\.visits=0: expected at least 1"),
+        ({"questions": -1}, r"data\.source\.questions=-1: expected at least 0"),
+        ({"development": 1}, r"data\.source\.development=1: expected at least 2"),
+        ({"seed": -1}, r"data\.source\.seed=-1: expected at least 0"),
+        ({"attribution": "me"}, r"data\.source\.attribution='me': expected a list"),
+    ],
+)
+def test_settings_out_of_range(folder: Path, settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        source(folder, **settings)
+
+
+def test_what_can_only_be_said_once_read(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"development=68: expected fewer than the 68 training"):
+        source(folder, development=68).requests("train")
+    with pytest.raises(FileNotFoundError, match=r"no shard at '/nowhere/0\.tar'"):
+        source(folder, train=["/nowhere/0.tar"]).requests("train")
+    with pytest.raises(ValueError, match="split 'val': expected one of"):
+        source(folder).requests("val")  # type: ignore[arg-type]
+    assert source(folder, attribution=["A", "B"]).attribution == ("A", "B")
+
+
+def test_broken_photographs_count_against_the_share(folder: Path, tmp_path: Path) -> None:
+    write_shard(tmp_path / "train.tar", scenes("a", 5) | {"x": []})
+    settings = {"train": f"{tmp_path}/train.tar", "questions": 0, "visits": 1, "development": 2}
+    with pytest.raises(ValueError, match=r"1 of 21 photographs are broken \(x in train\.tar"):
+        source(folder, **settings).requests("train")
+    assert len(source(folder, **settings, max_broken=0.05).requests("train")) == 18 * 5
+
+
+def test_how_a_photograph_is_sent() -> None:
+    """Of a picture whose left half is red and whose right half is blue."""
+    pixels = np.zeros((100, 200, 3), np.uint8)
+    pixels[:, :100, 0], pixels[:, 100:, 2] = 255, 255
+    picture = Image.fromarray(pixels)
+    sent = [photo_as_sent(picture, np.random.default_rng(seed)) for seed in range(200)]
+    assert len(set(sent)) == 200
+    assert photo_as_sent(picture, np.random.default_rng(7)) == sent[7]
+    opened = [Image.open(io.BytesIO(data)) for data in sent]
+    longer = [max(image.size) for image in opened]
+    assert 96 <= min(longer) < 102 and 186 < max(longer) <= 192
+    assert Counter(i.format for i in opened)["JPEG"] == pytest.approx(100, abs=25)
+    assert {i.format for i in opened} == {"JPEG", "WEBP"}
+    mirrored = 0
+    for image in opened:
+        # At least 70 % of each side are left, and at most all.
+        assert 2 * 0.69 < image.width / image.height < 2 / 0.69
+        row = np.asarray(image.convert("RGB"))[image.height // 2].astype(int)
+        mirrored += bool(row[3, 2] > row[3, 0])
+        share = (row[:, 0] > row[:, 2]).mean()
+        assert 0.35 / 0.85 - 0.02 < share < 0.5 / 0.85 + 0.02
+    assert mirrored == pytest.approx(100, abs=25)
+
+
+def test_the_photograph_does_not_change_what_is_drawn_at_random() -> None:
+    after = []
+    for size in ((160, 160), (31, 17)):
+        rng = np.random.default_rng(3)
+        photo_as_sent(Image.new("RGB", size), rng)
+        after.append(rng.random())
+    assert after[0] == after[1]
+    assert photo_as_sent(Image.new("RGB", (1, 1)), np.random.default_rng(0))
+
+
+@pytest.mark.skipif(not FLICKR8K.is_dir(), reason="Flickr8k is not at ../shared/data/flickr8k")
+def test_flickr8k() -> None:
+    made = Captioned(train=f"{FLICKR8K}/train-{{00..02}}.tar", test=f"{FLICKR8K}/val.tar")
+    training, test = made._training, made._test
+    assert (len(training), len(test)) == (6591, 500)
+    assert {len(p.captions) for p in training + test} == {5}
+    assert not {p.name for p in training} & {p.name for p in test}
+    development = {r.entity for r in made.captions("development")}
+    assert len(development) == 500
+    trained = {p.name for p in made._photographs("train")}
+    assert len(trained) == 6591 - 500
+    assert not trained & development
+    asked = {s: made.requests(s) for s in ("calibration", "test")}  # type: ignore[arg-type]
+    assert {r.entity for r in asked["calibration"]} <= development
+    for requests in asked.values():
+        assert len(requests) > 2000
+        answers = Counter(r.response for r in requests)
+        assert answers["yes"] == answers["no"]

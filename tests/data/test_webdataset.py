@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import logging
+import tarfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from data.webdataset import Photograph, find_shards, read_shards
+
+Member = tuple[str, bytes]
+
+
+def picture(colour: str = "red", encoding: str = "WEBP") -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 6), colour).save(buffer, encoding)
+    return buffer.getvalue()
+
+
+def captions(*texts: str) -> bytes:
+    return json.dumps({"captions": texts}).encode()
+
+
+def whole(name: str, text: str = "a dog") -> list[Member]:
+    return [(f"{name}.webp", picture()), (f"{name}.json", captions(text))]
+
+
+def write(path: Path, members: list[Member]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+def names(photographs: list[Photograph]) -> list[str]:
+    return [photograph.name for photograph in photographs]
+
+
+def test_what_is_read(tmp_path: Path) -> None:
+    png, jpeg = picture("blue", "PNG"), picture("green", "JPEG")
+    shard = write(
+        tmp_path / "00000.tar",
+        [
+            ("b.png", png),
+            ("b.json", json.dumps({"caption": " a cat\n", "key": "b", "width": 8}).encode()),
+            ("a.webp", picture()),
+            ("a.json", captions("one dog", "zwei Hunde über Bord")),
+            ("c.JPG", jpeg),
+            ("c.txt", b"a horse\n"),
+            ("d.jpeg", jpeg),
+            ("d.json", b'{"caption": null, "status": "success"}'),
+            ("d.txt", b"a cow"),
+        ],
+    )
+    assert read_shards([shard]) == [
+        Photograph("a", picture(), ("one dog", "zwei Hunde über Bord"), "00000.tar"),
+        Photograph("b", png, ("a cat",), "00000.tar"),
+        Photograph("c", jpeg, ("a horse",), "00000.tar"),
+        Photograph("d", jpeg, ("a cow",), "00000.tar"),
+    ]
+
+
+def test_json_goes_before_txt(tmp_path: Path) -> None:
+    shard = write(tmp_path / "s.tar", [*whole("a", "from json"), ("a.txt", b"from txt")])
+    assert read_shards(shard)[0].captions == ("from json",)
+
+
+def test_the_order_of_members_does_not_matter(tmp_path: Path) -> None:
+    members = [member for name in "cab" for member in whole(name, f"a {name}")]
+    (tmp_path / "turned").mkdir()
+    expected = read_shards(write(tmp_path / "s.tar", members))
+    assert names(expected) == ["a", "b", "c"]
+    for order in (members[::-1], members[::2] + members[1::2]):  # of the latter, none adjacent
+        assert read_shards(write(tmp_path / "turned" / "s.tar", order)) == expected
+
+
+def test_other_members_are_ignored(tmp_path: Path) -> None:
+    # As in webdataset, the extension begins at the first dot of the file name.
+    others = [("a.seg.png", b"mask"), ("a.cls", b"3"), ("README", b"x"), (".hidden.json", b"x")]
+    path = tmp_path / "s.tar"
+    write(path, [*whole("a"), *others, *whole("folder.v2/b")])
+    with tarfile.open(path, "a") as tar:
+        folder = tarfile.TarInfo("folder.jpg")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+    assert names(read_shards(path)) == ["a", "folder.v2/b"]
+
+
+def test_paths_globs_and_ranges(tmp_path: Path) -> None:
+    for number in (2, 0, 1, 10):
+        write(tmp_path / f"train-{number:02}.tar", whole(f"photo{9 - number}"))
+    write(tmp_path / "val.tar", whole("other"))
+    every = [f"train-{number:02}.tar" for number in (0, 1, 2, 10)]
+    found = read_shards(f"{tmp_path}/train-*.tar")
+    assert [photograph.shard for photograph in found] == every
+    assert names(found) == ["photo9", "photo8", "photo7", "photo-1"]
+    three = [path.name for path in find_shards(f"{tmp_path}/train-{{00..02}}.tar")]
+    assert three == every[:3]
+    mixed = [tmp_path / "train-10.tar", f"{tmp_path}/train-0?.tar", f"{tmp_path}/train-{{1..1}}*"]
+    assert [path.name for path in find_shards(mixed)] == every  # each once
+
+
+def test_two_ranges_in_one_pattern(tmp_path: Path) -> None:
+    for one in "34":
+        (tmp_path / one).mkdir()
+        for two in ("09", "10"):
+            (tmp_path / one / f"{two}.tar").touch()
+    found = find_shards(f"{tmp_path}/{{3..4}}/{{09..10}}.tar")
+    expected = ["3/09.tar", "3/10.tar", "4/09.tar", "4/10.tar"]
+    assert [str(path.relative_to(tmp_path)) for path in found] == expected
+
+
+@pytest.mark.parametrize("pattern", ["none.tar", "none-*.tar", "s-{0..1}.tar"])
+def test_a_pattern_without_a_file_is_named(tmp_path: Path, pattern: str) -> None:
+    write(tmp_path / "s-0.tar", whole("a"))
+    named = "s-1.tar" if "{" in pattern else pattern
+    with pytest.raises(FileNotFoundError) as error:
+        read_shards([tmp_path / "s-0.tar", f"{tmp_path}/{pattern}"])
+    assert str(error.value) == f"no shard at '{tmp_path}/{named}'; check the path or pattern"
+
+
+def test_settings_out_of_range(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="list of paths is empty"):
+        read_shards([])
+    with pytest.raises(ValueError, match=r"range \{2..1\} goes down"):
+        read_shards(f"{tmp_path}/{{2..1}}.tar")
+    for share in (-0.1, 1.0):
+        with pytest.raises(ValueError, match=rf"max_broken={share}: expected a share in \[0, 1\)"):
+            read_shards(tmp_path, share)
+
+
+IMAGE, JSON = ("x.webp", picture()), ("x.json", captions("a dog"))
+BROKEN: list[tuple[list[Member], str]] = [
+    ([IMAGE, ("x.json", b'{"captions": [')], "JSON that cannot be read"),
+    ([IMAGE, ("x.json", b'{"captions": ["\xff"]}')], "a text that is not UTF-8"),
+    ([IMAGE, ("x.json", b'["a dog"]')], "JSON that is a list, not an object"),
+    ([IMAGE, ("x.json", b'{"captions": "a dog"}')], "captions that are no list of texts"),
+    ([IMAGE, ("x.json", b'{"captions": ["a dog", 3]}')], "captions that are no list of texts"),
+    ([IMAGE, ("x.json", b'{"caption": 3}')], "captions that are no list of texts"),
+    ([IMAGE, ("x.json", b'{"captions": []}')], "no captions"),
+    ([IMAGE, ("x.json", b'{"title": "a dog"}')], "no captions"),
+    ([IMAGE], "no captions"),
+    ([IMAGE, ("x.json", captions("a dog", " \n"))], "an empty caption"),
+    ([IMAGE, ("x.txt", b"")], "an empty caption"),
+    ([IMAGE, ("x.txt", b"\xff")], "a text that is not UTF-8"),
+    ([JSON], "no image"),
+    ([("x.gif", picture()), JSON], "no image"),
+    ([("x.webp", b""), JSON], "image is empty"),
+    ([("x.webp", b"no picture"), JSON], "image is not an image that can be read"),
+    ([("x.webp", picture()[:-9]), JSON], "image is damaged or cut short"),
+    ([IMAGE, JSON, IMAGE], "several images"),
+    ([IMAGE, JSON, ("x.png", picture("red", "PNG"))], "several images"),
+    ([IMAGE, JSON, JSON], "captions twice"),
+]
+
+
+@pytest.mark.parametrize(("members", "reason"), BROKEN)
+def test_a_broken_photograph_is_skipped_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, members: list[Member], reason: str
+) -> None:
+    shard = write(tmp_path / "s.tar", [*whole("a"), *members, *whole("y")])
+    with caplog.at_level(logging.WARNING):
+        assert names(read_shards(shard, max_broken=0.34)) == ["a", "y"]
+    (record,) = caplog.records
+    start = f"1 of 3 photographs are broken (x in s.tar: {reason}"
+    assert record.getMessage().startswith(start)
+    assert record.getMessage().endswith("): they are skipped")
+    with pytest.raises(ValueError, match=r"1 of 3 .* more than max_broken=0.33; mend the shards"):
+        read_shards(shard, max_broken=0.33)
+
+
+def test_a_name_in_two_shards_is_broken_in_both(tmp_path: Path) -> None:
+    write(tmp_path / "0.tar", [*whole("a"), *whole("x")])
+    write(tmp_path / "1.tar", [*whole("x"), *whole("b")])
+    assert names(read_shards(f"{tmp_path}/?.tar", max_broken=0.5)) == ["a", "b"]
+    with pytest.raises(ValueError, match=r"x in 1\.tar: in several shards"):
+        read_shards(f"{tmp_path}/?.tar")
+
+
+def test_five_names_and_the_count_are_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for shard in (0, 1):
+        broken = [(f"{shard}{number}.webp", picture()) for number in range(4)]
+        write(tmp_path / f"{shard}.tar", [*broken, *whole(f"whole{shard}")])
+    with caplog.at_level(logging.WARNING):
+        assert len(read_shards(f"{tmp_path}/?.tar", max_broken=0.8)) == 2
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert message.startswith("8 of 10 photographs are broken")
+    assert [name for name in ("00", "01", "02", "03", "10", "11") if f"{name} in" in message] == [
+        "00", "01", "02", "03", "10",
+    ]  # fmt: skip
+
+
+def test_whole_shards_log_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    read_shards(write(tmp_path / "s.tar", whole("a")), max_broken=0)
+    assert not caplog.records
+
+
+def test_a_cut_shard_is_never_a_shorter_data_set(tmp_path: Path) -> None:
+    shard = write(tmp_path / "whole.tar", [m for name in "abc" for m in whole(name)])
+    content = shard.read_bytes()
+    with tarfile.open(shard) as tar:
+        end = tar.getmembers()[-1].offset_data + tarfile.BLOCKSIZE
+    cut = tmp_path / "cut.tar"
+    for length in (*range(0, end, 128), end, end + tarfile.BLOCKSIZE - 1):
+        cut.write_bytes(content[:length])
+        with pytest.raises(ValueError, match=r"cut\.tar .*copy it again"):
+            read_shards(cut, max_broken=0.99)
+    cut.write_bytes(content[: end + tarfile.BLOCKSIZE])  # the end mark's first block
+    assert names(read_shards(cut)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("junk", [b"\0", b"x"])
+def test_a_damaged_header_is_not_taken_for_the_end(tmp_path: Path, junk: bytes) -> None:
+    shard = write(tmp_path / "s.tar", [m for name in "abc" for m in whole(name)])
+    with tarfile.open(shard) as tar:
+        header = tar.getmembers()[2].offset
+    content = bytearray(shard.read_bytes())
+    content[header : header + tarfile.BLOCKSIZE] = junk * tarfile.BLOCKSIZE
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"s\.tar .*at byte {header:,}"):
+        read_shards(shard)
+
+
+def test_what_is_no_shard(tmp_path: Path) -> None:
+    tar = write(tmp_path / "good.tar", whole("a")).read_bytes()
+    nothing = write(tmp_path / "nothing.tar", [("README", b"x")]).read_bytes()
+    for content, message in (
+        (b"no tar at all " * 100, "is no uncompressed tar, or is cut off"),
+        (b"", "is no uncompressed tar, or is cut off"),
+        (gzip.compress(tar), "is no uncompressed tar, or is cut off"),
+        (tar + tar, "goes on behind its end mark"),
+        (nothing, "holds no photograph"),
+    ):
+        (tmp_path / "bad.tar").write_bytes(content)
+        with pytest.raises(ValueError, match=rf"bad\.tar {message}"):
+            read_shards([tmp_path / "good.tar", tmp_path / "bad.tar"])
