@@ -63,7 +63,7 @@ endef
 define SHADOW_CHECK
 import importlib.util, pathlib, sys
 root = pathlib.Path(sys.argv[1]).resolve()
-for name in ("keynet", "aligners", "data"):
+for name in ("keynet", "aligners", "data", "distill"):
     spec = importlib.util.find_spec(name)
     places = [spec.origin, *(spec.submodule_search_locations or [])] if spec else []
     found = pathlib.Path(next((place for place in places if place), "nothing"))

@@ -17,7 +17,6 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 
 from data.perturb import perturbations
-from data.requests import CaptionedSource
 from keynet.evaluation.baselines import require_packages
 from keynet.evaluation.evaluate import evaluate
 from keynet.evaluation.output import write_evaluation
@@ -42,11 +41,8 @@ def run(cfg: DictConfig) -> None:
     if options["baseline_image_size"] is not None:
         require_packages()
     data = instantiate(cfg.data)
-    module = instantiate(cfg.module)(
-        model=instantiate(cfg.model),
-        losses=instantiate(cfg.loss),
-        distillation=instantiate(cfg.distill) or None,
-    )
+    parts = {"model": cfg.model, "losses": cfg.loss, "distillation": cfg.distill}
+    module = instantiate(cfg.module)(**{name: instantiate(part) for name, part in parts.items()})
     trainer = instantiate(
         cfg.trainer,
         max_epochs=epochs(cfg.steps, cfg.steps_per_checkpoint),
@@ -68,15 +64,8 @@ def run(cfg: DictConfig) -> None:
         module.model, data.preprocessor, export, cfg.name, 1, golden, attribution=source.attribution
     )
     model = load_key_model(export)
-    found = evaluate(
-        model,
-        source,
-        method=cfg.name,
-        perturb=perturbations,
-        captions=source.captions("test") if isinstance(source, CaptionedSource) else [],
-        teachers=module.teachers,
-        **options,
-    )
+    judged = {"method": cfg.name, "perturb": perturbations, "teachers": module.teachers}
+    found = evaluate(model, source, **judged, **options)
     write_evaluation(found, folder, " ".join(["python", *sys.argv]), source.attribution, export)
     point_latest(folder)
 

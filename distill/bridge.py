@@ -31,7 +31,7 @@ class BridgeTeacher:
         name: In reports and stores.
         image: The teacher of pictures.
         text: The teacher of texts.
-        weights: Trained head, as a run leaves it in ``export/../bridge.safetensors``; None trains
+        weights: Trained head, as a run leaves it in ``RUN/NAME.safetensors``; None trains
             one on the pairs of the training data.
         dim: Width of the common space.
         epochs: Passes over the pairs.
@@ -186,6 +186,11 @@ class BridgeTeacher:
             raise TeacherError(
                 f"teacher {self.name}: weights {path} do not fit {self.image.name} and "
                 f"{self.text.name} at width {self.dim}: {', '.join(differing)}"
+            )
+        damaged = [n for n, tensor in sorted(state.items()) if not torch.isfinite(tensor).all()]
+        if damaged:
+            raise TeacherError(
+                f"teacher {self.name}: {damaged[0]} in {path} is not finite; train it again"
             )
         head.load_state_dict(state)
         self._take(head)

@@ -118,13 +118,13 @@ class Distillation(nn.Module):
             image = self._open(teacher.image, samples, data, opened, device, dtype)
             text = self._open(teacher.text, samples, data, opened, device, dtype)
             if not teacher.trained:
-                used = [samples.pairs[:, column].unique() for column in (0, 1)]
-                rows = [torch.zeros(0), torch.zeros(0)]
-                for column, (modality, part) in enumerate((("image", image), ("text", text))):
-                    known = part.rows(modality, used[column])
-                    rows[column] = torch.zeros(int(used[column].max()) + 1, known.shape[1])
-                    rows[column][used[column]] = known
-                teacher.fit(rows[0], rows[1], samples.pairs)
+                used = [column.unique(return_inverse=True) for column in samples.pairs.T]
+                (pictures, picture_of), (texts, text_of) = used
+                teacher.fit(
+                    image.rows("image", pictures),
+                    text.rows("text", texts),
+                    torch.stack([picture_of, text_of], 1),
+                )
             return BridgeTargets(teacher, image, text)
         if teacher.fingerprint not in opened:
             teacher.to(device, dtype)
@@ -152,6 +152,12 @@ class Distillation(nn.Module):
             fit(rows)
             spreads.append(angular_dispersion(rows))
         self.dispersion[self.teachers.index(teacher)] = sum(spreads) / max(1, len(spreads))
+
+    def keep(self, folder: str | Path) -> None:
+        """Write the heads that were trained here to ``folder``, as NAME.safetensors."""
+        for teacher in self.teachers:
+            if isinstance(teacher, BridgeTeacher):
+                teacher.save(Path(folder) / f"{teacher.name}.safetensors")
 
     def forward(self, output: KeyOutput, batch: TrainingBatch) -> dict[str, Tensor]:
         """Return the weighted loss of each objective, by name."""

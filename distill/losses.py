@@ -44,7 +44,7 @@ def affinity_kl(
         temperature: Softens both sides (SPEC T4: 2.0).
 
     Raises:
-        TeacherError: When there is no teacher with both.
+        TeacherError: When there is no teacher with both, or no picture or no text.
 
     Source: Hinton et al., 2015 (the squared temperature); SPEC T4.
     """
@@ -53,6 +53,12 @@ def affinity_kl(
             "no teacher has both pictures and texts, which the affinity objective compares; "
             "add one, or leave the objective out: ~distill.objectives.affinity"
         )
+    for modality, rows in zip(("picture", "text"), student, strict=True):
+        if not len(rows):
+            raise TeacherError(
+                f"a batch without a {modality}: the affinity objective compares pictures and "
+                "texts; choose data with both, or leave it out: ~distill.objectives.affinity"
+            )
     wanted = [similarity_shares(i, t, own * temperature) for i, t, own in teachers]
     found = similarity_shares(*student, student_temperature * temperature)
     log_weights = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()

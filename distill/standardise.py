@@ -35,7 +35,7 @@ class RunningStandardiser(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return standardised rows [B, D]; in training, the estimates take them in first."""
-        if self.training:
+        if self.training and len(rows):
             self.batches += 1
             share = max(self.momentum, 1 / int(self.batches))
             self.mean += share * (rows.mean(0) - self.mean)

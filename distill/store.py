@@ -29,6 +29,7 @@ FORMAT = 1
 SHARD_ROWS = 4096
 CHUNK = 256  # rows between two steps of the progress bar
 ROWS = "rows"
+DESCRIPTION = "store.json"
 
 
 class StoreError(ValueError):
@@ -73,10 +74,17 @@ def write_store(
         data: Their digest.
         rank: This process takes every ``world``-th shard.
         world: Number of processes.
+
+    Raises:
+        StoreError: When the folder holds a store of another teacher or other data.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    described = json.dumps(_description(teacher, samples, data), indent=1)
-    _replace(folder / "store.json", lambda path: path.write_text(described, encoding="utf-8"))
+    description = _description(teacher, samples, data)
+    if (folder / DESCRIPTION).exists():
+        _check_description(folder, description)
+    else:
+        text = json.dumps(description, indent=1)
+        _replace(folder / DESCRIPTION, lambda path: path.write_text(text, encoding="utf-8"))
     shards = [
         (modality, number)
         for modality in teacher.modalities
@@ -112,7 +120,12 @@ def encode_samples(teacher: Teacher, samples: Samples, modality: str, ids: Seque
             f"teacher {teacher.name} gave {modality} embeddings {shape}, "
             f"expected {(len(ids), teacher.dim)}: its `dim` or `modalities` is wrong"
         )
-    return found.float()
+    if not torch.isfinite(found).all():
+        raise TeacherError(
+            f"teacher {teacher.name} gave an {modality} embedding that is not finite; "
+            "run it in another precision or leave it out"
+        )
+    return found.detach().float()
 
 
 class Store:
@@ -129,16 +142,8 @@ class Store:
     """
 
     def __init__(self, folder: Path, teacher: Teacher, samples: Samples, data: str) -> None:
-        again = f"make it again: python -m scripts.precompute_teachers, or remove {folder}"
-        try:
-            found = json.loads((folder / "store.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise StoreError(f"{folder} is no store of embeddings ({error}); {again}") from error
-        wanted = _description(teacher, samples, data)
-        for key, value in wanted.items():
-            if not isinstance(found, dict) or found.get(key) != value:
-                has = found.get(key) if isinstance(found, dict) else found
-                raise StoreError(f"{folder}: {key} is {has!r}, expected {value!r}; {again}")
+        _check_description(folder, _description(teacher, samples, data))
+        self._dim = teacher.dim
         self._shards: dict[str, list[Tensor]] = {}
         for modality in teacher.modalities:
             count = _count(samples, modality)
@@ -146,9 +151,10 @@ class Store:
             for number in range(_num_shards(count)):
                 rows = _read(_shard(folder, modality, number))
                 expected = (len(_span(number, count)), teacher.dim)
-                if rows is None or tuple(rows.shape) != expected or rows.dtype != torch.bfloat16:
+                if rows is None or tuple(rows.shape) != expected:
                     raise StoreError(
-                        f"{_shard(folder, modality, number)} is missing or cut off; {again}"
+                        f"{_shard(folder, modality, number)} is missing or cut off; "
+                        "make it again: python -m scripts.precompute_teachers"
                     )
                 self._shards[modality].append(rows)
 
@@ -156,7 +162,7 @@ class Store:
         """Return float32 [N, Dk] for the sample numbers ``ids`` int64 [N]."""
         shards = self._shards[modality]
         found = [shards[n // SHARD_ROWS][n % SHARD_ROWS] for n in ids.tolist()]
-        return torch.stack(found).float()
+        return torch.stack(found).float() if found else torch.zeros(0, self._dim)
 
 
 def _description(teacher: Teacher, samples: Samples, data: str) -> dict[str, Any]:
@@ -175,6 +181,18 @@ def _description(teacher: Teacher, samples: Samples, data: str) -> dict[str, Any
 
 def _count(samples: Samples, modality: str) -> int:
     return len(samples.pictures if modality == "image" else samples.texts)
+
+
+def _check_description(folder: Path, wanted: dict[str, Any]) -> None:
+    mend = f"remove {folder} and make it again: python -m scripts.precompute_teachers"
+    try:
+        found = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{folder} is no store of embeddings ({error}); {mend}") from error
+    for key, value in wanted.items():
+        has = found.get(key) if isinstance(found, dict) else found
+        if has != value:
+            raise StoreError(f"{folder}: {key} is {has!r}, expected {value!r}; {mend}")
 
 
 def _num_shards(count: int) -> int:
@@ -199,7 +217,7 @@ def _read(path: Path) -> Tensor | None:
     try:
         with safe_open(path, framework="pt") as file:
             rows: Tensor = file.get_tensor(ROWS)
-            return rows
+            return rows if rows.dtype == torch.bfloat16 else None
     except (OSError, SafetensorError):
         return None
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from hashlib import sha256
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -182,12 +183,16 @@ def _distinct(
     teacher: Teacher, requests: Sequence[Request], modality: str, of: str
 ) -> tuple[Tensor, Tensor]:
     """Return the embeddings of the distinct contents [N, Dk] and digests of their labels [N]."""
-    contents = {(getattr(r, modality), getattr(r, of)): r for r in requests}
+    contents = {(_content(getattr(r, modality)), getattr(r, of)): r for r in requests}
     chosen = list(contents.values())[:HELD_OUT]
     alone = [Request(**{modality: getattr(r, modality)}) for r in chosen]
     rows = getattr(teacher.encode(alone), modality)
     labels = [int(sha256(str(getattr(r, of)).encode()).hexdigest()[:15], 16) for r in chosen]
     return rows, torch.tensor(labels)
+
+
+def _content(value: Any) -> Hashable:
+    return id(value) if isinstance(value, np.ndarray) else value
 
 
 def scores_of(measured: Mapping[str, float]) -> Tensor:

@@ -19,8 +19,12 @@ def run(cfg: DictConfig) -> None:
     encoder = load_key_model(cfg.export)
     source = instantiate(cfg.data.source)
     options = instantiate(cfg.evaluation, _convert_="all")
-    method = encoder.space.name
-    found = evaluate(encoder, source, method=method, perturb=perturbations, **options)
+    options |= {"method": encoder.space.name, "perturb": perturbations}
+    if cfg.distill:
+        options["teachers"] = list(instantiate(cfg.distill.teachers, _convert_="all").values())
+    if cfg.against is not None:
+        options["against"] = load_key_model(cfg.against)
+    found = evaluate(encoder, source, **options)
     folder = Path(cfg.out)
     folder.mkdir(parents=True, exist_ok=True)
     write_evaluation(found, folder, " ".join(["python", *sys.argv]), source.attribution)

@@ -26,7 +26,7 @@ OPTIONS = sorted(
     if path.parent.name != "experiment"
 )
 # SPEC T5; both towers, fusion and head.
-BUDGETS = {"keynet_tiny": 8_200_000, "keynet_small": 22_100_000, "demo": 8_200_000}
+BUDGETS = {"tiny": 8_200_000, "small": 22_100_000, "demo": 8_200_000}
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_every_experiment_composes_and_builds_its_model(experiment: str) -> None
     assert isinstance(model, KeyModel)
     assert (model.key_dim, model.num_bits) == (config.key_dim, config.bits)
     count = sum(parameter.numel() for parameter in model.parameters())
-    assert 1_000_000 < count <= BUDGETS[experiment]
+    assert 1_000_000 < count <= BUDGETS[experiment.rpartition("_")[2]]
     module = instantiate(config.module)(model=model, losses=instantiate(config.loss))
     assert isinstance(module, KeyModule)
     assert set(module.weights) == set(config.loss)
@@ -77,7 +77,9 @@ def test_what_an_experiment_sets_is_what_is_run(experiment: str) -> None:
     choices = {next(iter(c)): c[next(iter(c))] for c in recorded.pop("defaults", [])}
     for choice, option in choices.items():
         group = choice.removeprefix("override /")
-        assert config[group] == composed(f"{group}={option}", f"experiment={experiment}")[group]
+        chosen = composed(f"{group}={option}", f"experiment={experiment}")
+        place = group.replace("/", ".")
+        assert OmegaConf.select(config, place) == OmegaConf.select(chosen, place)
     for key, value in recorded.items():
         merged = OmegaConf.merge(config[key], value) if OmegaConf.is_config(value) else value
         assert config[key] == merged, key
@@ -97,8 +99,12 @@ def test_the_bare_command_composes() -> None:
 def test_every_option_composes_and_its_names_are_those_of_its_constructor(
     group: str, option: str
 ) -> None:
-    whole = ["distill=packaged"] if group.startswith("distill/") else []
-    config = resolved(composed(*whole, f"{group}={option}"))
+    overrides = [f"{group}={option}"]
+    if group == "distill/teachers":
+        overrides = ["distill=packaged", f"+{group}@distill.teachers.another={option}"]
+    elif group.startswith("distill/"):
+        overrides.insert(0, "distill=packaged")
+    config = resolved(composed(*overrides))
     found = [node for node in nodes(config) if not node["_target_"].startswith("pytorch_lightning")]
     assert len(found) > 8
     for node in found:

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
-TOP_LEVEL = {"keynet", "aligners", "data"}
+TOP_LEVEL = {"keynet", "aligners", "data", "distill"}
 
 
 def packages_in_the_tree() -> set[str]:
@@ -56,7 +56,7 @@ def test_data_files_ship() -> None:
 def test_extras_parse_and_have_lower_bounds() -> None:
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
-    assert set(extras) == {"train", "demo", "dev"}
+    assert set(extras) == {"train", "demo", "teachers", "dev"}
     for line in [*project["dependencies"], *(line for extra in extras.values() for line in extra)]:
         requirement = Requirement(line)
         if requirement.name == project["name"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from keynet.evaluation.cuts import with_both
 from keynet.evaluation.false_hits import count_kinds
 from keynet.evaluation.html import MISS, Curve, Pair
 from keynet.evaluation.judge import Judgement, judge, oracle_records
-from keynet.evaluation.labels import Labels
+from keynet.evaluation.labels import Ints, Labels
 from keynet.evaluation.latency import latency_records
 from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.settings import JudgeSettings
@@ -48,6 +48,15 @@ class EvaluationSource(Protocol):
 
     def requests(self, split: str) -> list[Request]:
         """Return the requests of ``calibration`` or ``test``."""
+        ...
+
+
+@runtime_checkable
+class CaptionedSource(Protocol):
+    """One that also has captions (``data.requests.CaptionedSource``)."""
+
+    def captions(self, split: str) -> list[Request]:
+        """Return pictures of the test split with texts that describe them."""
         ...
 
 
@@ -82,7 +91,6 @@ def evaluate(
     baseline_image_size: int | None = 224,
     consistency_requests: int = 1000,
     latency_requests: int = 200,
-    captions: Sequence[Request] = (),
     teachers: Sequence[Teacher] = (),
     against: KeyEncoder | None = None,
 ) -> Evaluation:
@@ -97,8 +105,7 @@ def evaluate(
         baseline_image_size: Pixels a side for the packaged image encoder; None judges no baselines.
         consistency_requests: Test requests on which consistency is measured.
         latency_requests: Requests timed one by one.
-        captions: Pictures of the test split with texts that describe them, or none.
-        teachers: Judged on the captions beside the model.
+        teachers: Judged on the source's captions beside the model, where it has any.
         against: Another export, judged on the captions beside the model.
     """
     requests = {split: source.requests(split) for split in ("calibration", "test")}
@@ -134,6 +141,7 @@ def evaluate(
         encoder, shuffled[:consistency_requests], perturb, source.name, method
     )
     found.records += latency_records(encoder, both[:latency_requests], source.name, method)
+    captions = source.captions("test") if isinstance(source, CaptionedSource) else []
     if captions:
         found.records += caption_records(encoder, captions, teachers, against, source.name, method)
     size = Sheet(source.name, "test", "all", method, None)
@@ -159,11 +167,9 @@ def caption_records(
         data: Name of the data.
         method: Name of the model in the records.
     """
-    first = {request.entity: n for n, request in reversed(list(enumerate(captions)))}
-    entities = {entity: row for row, entity in enumerate(sorted(first, key=lambda e: first[e]))}
-    pictures = [Request(image=captions[first[entity]].image) for entity in entities]
+    first, picture_of = photographs(captions)
+    pictures = [Request(image=captions[row].image) for row in first]
     texts = [Request(text=request.text) for request in captions]
-    picture_of = np.array([entities[request.entity] for request in captions])
 
     def of_model(model: KeyEncoder) -> CaptionVectors:
         return CaptionVectors(
@@ -186,6 +192,15 @@ def caption_records(
         records += recall_records(of_model(against), picture_of, replace(sheet, method=other))
         records.append(gain_record(mine, of_model(against), picture_of, sheet, other))
     return records
+
+
+def photographs(captions: Sequence[Request]) -> tuple[list[int], Ints]:
+    """Return the first request of each photograph [P], and the photograph of each request [C]."""
+    first: dict[str | None, int] = {}
+    for row, request in enumerate(captions):
+        first.setdefault(request.entity, row)
+    place = {entity: number for number, entity in enumerate(first)}
+    return list(first.values()), np.array([place[request.entity] for request in captions])
 
 
 def _methods(

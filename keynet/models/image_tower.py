@@ -16,7 +16,7 @@ class ImageTower(nn.Module):
     Args:
         pretrained: Start from the packaged ImageNet weights.
         frozen_blocks: Stem and this many of the seven stages are not trained, and their BatchNorm
-            statistics stay.
+            statistics stay; 8 freezes the last convolution too, and so the whole tower.
     """
 
     trunk: Any  # timm gives its modules no types
@@ -25,14 +25,16 @@ class ImageTower(nn.Module):
         super().__init__()
         self.trunk = create_lite0(pretrained)
         self.num_features: int = self.trunk.num_features
-        if not 0 <= frozen_blocks <= len(self.trunk.blocks):
+        if not 0 <= frozen_blocks <= len(self.trunk.blocks) + 1:
             raise ValueError(
-                f"frozen_blocks={frozen_blocks}: expected 0 to {len(self.trunk.blocks)}"
+                f"frozen_blocks={frozen_blocks}: expected 0 to {len(self.trunk.blocks) + 1}"
             )
         self.frozen = nn.ModuleList()
         if frozen_blocks:
             trunk = self.trunk
             self.frozen = nn.ModuleList([trunk.conv_stem, trunk.bn1, *trunk.blocks[:frozen_blocks]])
+            if frozen_blocks > len(trunk.blocks):
+                self.frozen.extend([trunk.conv_head, trunk.bn2, trunk.global_pool])
         self.frozen.requires_grad_(False).eval()
         self.frozen_blocks = frozen_blocks
 
@@ -43,7 +45,7 @@ class ImageTower(nn.Module):
         return self
 
     def stem(self, images: Tensor) -> Tensor:
-        """Return what the frozen part makes of uint8 images, in bf16: [B, C, h, w].
+        """Return what the frozen part makes of uint8 images, in bf16: [B, C, h, w], or features.
 
         There is a frozen part only with ``frozen_blocks``. No gradient passes it, so training can
         store its outputs; its forward is 4 to 6 times faster in bf16 on a CPU, while depthwise
@@ -59,12 +61,14 @@ class ImageTower(nn.Module):
         """Return image features [B, num_features].
 
         Args:
-            images: uint8 [B, 3, S, S], or bf16 [B, C, h, w] that ``stem`` made of them.
+            images: uint8 [B, 3, S, S], or what ``stem`` made of them.
         """
         if images.dtype == torch.uint8 and not (self.training and len(self.frozen)):
             pooled: Tensor = self.trunk(_scaled(images))
             return pooled
         x = self.stem(images) if images.dtype == torch.uint8 else images
+        if x.ndim == 2:
+            return x.float()
         x = x.float().contiguous(memory_format=torch.channels_last)
         for block in self.trunk.blocks[self.frozen_blocks :]:
             x = block(x)

@@ -48,7 +48,7 @@ class KeyModule(pl.LightningModule):
         self.model = model
         self.losses = nn.ModuleDict({name: entry["loss"] for name, entry in losses.items()})
         self.weights = {name: float(entry["weight"]) for name, entry in losses.items()}
-        self.distillation = distillation
+        self.distillation = distillation or None  # `distill=none` is an empty configuration
         self.learning_rate = learning_rate
         self.image_learning_rate = image_learning_rate
         self.weight_decay = weight_decay
@@ -56,18 +56,21 @@ class KeyModule(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Hand the frozen image stem to the data, which may store its outputs; call teachers."""
-        encoder = self.model.image_encoder
         trainer: Any = self.trainer
+        data = trainer.datamodule
+        if data is None:  # batches come from a loader, and the caller has prepared them
+            return
         adopt = getattr(self.model.text_encoder, "adopt_vocabulary", None)
-        if adopt is not None and trainer.datamodule is not None:  # a checkpoint comes after it
-            adopt(trainer.datamodule.preprocessor.tokenizer_json)
-        if trainer.datamodule is not None and getattr(encoder, "frozen", None):
+        if adopt is not None:  # weights of a checkpoint come after it
+            adopt(data.preprocessor.tokenizer_json)
+        encoder = self.model.image_encoder
+        if getattr(encoder, "frozen", None):
             stem = encoder.stem
-            trainer.datamodule.stem = lambda images: stem(images.to(self.device)).cpu()
+            data.stem = lambda images: stem(images.to(self.device)).cpu()
         if self.distillation is not None:
             half = str(trainer.precision).startswith("bf16")
             dtype = torch.bfloat16 if half else torch.float32
-            self.distillation.attach(trainer.datamodule.samples, self.device, dtype)
+            self.distillation.attach(data.samples, self.device, dtype)
 
     @property
     def teachers(self) -> list[Any]:
@@ -97,6 +100,11 @@ class KeyModule(pl.LightningModule):
             )
         self.log("loss", total, prog_bar=True)
         return total
+
+    def on_fit_end(self) -> None:
+        """Keep beside the run what of its teachers was trained for it."""
+        if self.distillation is not None:
+            self.distillation.keep(self.trainer.default_root_dir)
 
     def configure_optimizers(self) -> Any:
         """Return AdamW with a warm-up and a cosine over all steps."""

@@ -4,13 +4,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 import data.datamodule
-from data.datamodule import PAD_PICTURES, PAD_TEXTS, PAD_TOKENS, RequestBatches, RequestDataModule
+from data.datamodule import (
+    PAD_PICTURES,
+    PAD_TEXTS,
+    PAD_TOKENS,
+    RequestBatches,
+    RequestDataModule,
+    number_samples,
+)
+from data.requests import CAPTION
 from keynet.preprocess import Preprocessor
 from keynet.types import Request, RequestError, TrainingBatch
 
@@ -65,6 +74,9 @@ def test_shapes_and_types(module: RequestDataModule, mixed: list[int]) -> None:
         "group": (torch.int64, (8,)),
         "entity": (torch.int64, (8,)),
         "intent": (torch.int64, (8,)),
+        "picture_id": (torch.int64, (8,)),
+        "text_id": (torch.int64, (8,)),
+        "described": (torch.bool, (8,)),
     }
     assert {n: (t.dtype, tuple(t.shape)) for n, t in batch._asdict().items()} == expected
     assert batch.image_index.max() == unique_images - 1
@@ -230,3 +242,77 @@ def test_a_bad_training_request_is_named(module: RequestDataModule, stored: bool
     stem = (lambda images: images) if stored else None
     with pytest.raises(RequestError, match="training request 3: image is not an image"):
         RequestBatches(requests, module.preprocessor, stem)[[3]]
+
+
+def test_numbers_of_samples_are_those_of_pictures_and_texts(
+    module: RequestDataModule, mixed: list[int]
+) -> None:
+    samples = module.samples
+    assert len(set(samples.pictures)) == len(samples.pictures) == 24  # 6 colours, 4 sizes
+    assert len(set(samples.texts)) == len(samples.texts)
+    batches = dataset(module)
+    for chosen in (mixed, list(range(len(module.requests)))):
+        batch = batches[chosen]
+        for number, picture, text in zip(chosen, batch.picture_id, batch.text_id, strict=True):
+            request = module.requests[number]
+            if request.image is None:
+                assert picture == -1
+            else:
+                assert samples.pictures[picture] == request.image
+            if request.text is None:
+                assert text == -1
+            else:
+                assert samples.texts[text] == request.text
+    assert not batch.described.any()
+    assert module.samples is samples
+
+
+class Captions:
+    """Questions about three pictures, two of them captioned, one caption of a picture not asked."""
+
+    name = "captions"
+    pictures = tuple(np.full((4, 4, 3), value, np.uint8) for value in (1, 2, 2, 4))
+
+    def requests(self, split: str) -> list[Request]:
+        asked = [(0, "what"), (1, "which"), (2, "what"), (None, "why"), (1, None), (0, "a one")]
+        return [
+            Request(
+                image=None if n is None else self.pictures[n], text=text, group=f"{n} {text}",
+                tags={"family": CAPTION if text == "a one" else "name", "split": split},
+            )
+            for n, text in asked
+        ]  # fmt: skip
+
+    def captions(self, split: str) -> list[Request]:
+        shown = [(0, "a one"), (0, "one"), (2, "two"), (3, "two")]
+        tags = {"family": CAPTION, "split": split}
+        return [
+            Request(image=self.pictures[n], text=text, entity=str(n), tags=tags)
+            for n, text in shown
+        ]
+
+
+def test_pictures_and_texts_of_captions_are_numbered_after_those_of_requests() -> None:
+    source = Captions()
+    samples = number_samples(source, source.requests("train"))
+    # Equal pixels in two arrays are two pictures, as in a batch.
+    assert [id(p) for p in samples.pictures] == [id(p) for p in source.pictures]
+    assert list(samples.texts) == ["what", "which", "why", "a one", "one", "two"]
+    assert samples.pairs.tolist() == [[0, 3], [0, 4], [2, 5], [3, 5]]
+    assert {r.tags["split"] for r in samples.held_out()} == {"calibration"}
+    assert {r.tags["family"] for r in samples.held_out()} == {CAPTION}
+
+
+def test_a_caption_that_is_trained_on_is_marked_as_such() -> None:
+    made = data_module(Captions())
+    batch = dataset(made)[list(range(6))]
+    assert batch.described.tolist() == [False] * 5 + [True]
+    assert batch.picture_id.tolist() == [0, 1, 2, -1, 1, 0]
+    assert batch.text_id.tolist() == [0, 1, 0, 2, -1, 3]
+
+
+def test_a_source_without_captions_has_no_pairs(toy_source: Any) -> None:
+    samples = number_samples(toy_source, toy_source.requests("train"))
+    assert samples.pairs.shape == (0, 2)
+    assert samples.pairs.dtype == torch.int64
+    assert samples.held_out() == toy_source.requests("calibration")

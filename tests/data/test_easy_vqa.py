@@ -10,6 +10,7 @@ import pytest
 
 import data.easy_vqa
 from data.easy_vqa import PHRASINGS, EasyVQA, held_out_texts, parse_question
+from data.requests import CAPTION, CaptionedSource
 from keynet.types import Request
 
 SPLITS = ("train", "calibration", "test")
@@ -178,6 +179,28 @@ def test_what_every_source_promises(splits: dict[str, list[Request]]) -> None:
             assert {"picture", "family", "phrasing", "negated", "argument"} <= set(r.tags)
     assert isinstance(splits["test"][0].image, bytes)
     assert splits["test"][0].image.startswith(b"\x89PNG")
+
+
+def test_a_caption_is_the_colour_and_shape_that_the_picture_s_questions_have_as_answers(
+    splits: dict[str, list[Request]],
+) -> None:
+    for split in ("train", "calibration"):
+        answered: dict[object, dict[str, str]] = defaultdict(dict)
+        for r in splits[split]:
+            answered[r.image][r.tags["family"]] = str(r.response)
+        captions = EasyVQA().captions(split)  # type: ignore[arg-type]
+        assert len({r.entity for r in captions}) == len(captions) > 100
+        for r in captions:
+            assert r.text == f"a {answered[r.image]['color']} {answered[r.image]['shape']}"
+            assert r.tags == {"picture": r.entity, "family": CAPTION}
+            assert r.response == r.text and r.group == r.intent == f"{CAPTION}|{r.text}"
+        # Every picture that is asked for both has one.
+        assert {r.image for r in captions} == {
+            image for image, found in answered.items() if {"color", "shape"} <= found.keys()
+        }
+        assert {r.entity for r in captions} <= {r.entity for r in splits[split]}
+        assert len({r.text for r in captions}) == 8 * 3  # colours, shapes
+    assert isinstance(EasyVQA(), CaptionedSource)
 
 
 def closed_loop(

@@ -12,6 +12,7 @@ from PIL import Image
 import data.emoji
 from data.emoji import FAMILIES, QUESTIONS, TRAIN_PHRASINGS, Emoji
 from data.emoji_catalog import VENDORS
+from data.requests import CAPTION, CaptionedSource
 from keynet.types import Request
 
 SPLITS = ("train", "calibration", "test")
@@ -270,6 +271,23 @@ def test_what_every_source_promises(splits: dict[str, list[Request]]) -> None:
             assert "picture" in r.tags
         if r.text is not None:
             assert {"phrasing", "argument", "negated"} <= set(r.tags)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_captions_are_the_english_names_of_the_pictures_that_are_asked_about(
+    source: Emoji, splits: dict[str, list[Request]], split: str
+) -> None:
+    captions = source.captions(split)  # type: ignore[arg-type]
+    pictures = {r.image: r for r in splits[split] if r.image is not None}
+    assert [r.image for r in captions] == list(pictures)
+    names = {concept.code: concept.names["en"] for concept in source._concepts}
+    for r in captions:
+        assert r.text == r.response == names[str(r.entity)]
+        assert r.group == r.intent == f"{CAPTION}|en|{r.entity}"
+        assert r.entity == pictures[r.image].entity
+        assert r.tags["picture"] == pictures[r.image].tags["picture"]
+        assert (r.tags["family"], r.tags["language"]) == (CAPTION, "en")
+    assert isinstance(source, CaptionedSource)
 
 
 def test_the_same_seed_gives_the_same_bytes(source: Emoji, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,17 @@
 """Tiny random checkpoints in the formats in which teachers are published, made once a session.
 
 A fixture ``*_folder`` is a folder; ``changed`` copies one with other weights or another setting.
+``make_teacher`` needs no checkpoint.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from keynet.types import Request
+from distill.teacher import TeacherOutput
+from keynet.types import Request, Samples
 
 TOWER = {
     "hidden_size": 16,
@@ -274,3 +278,79 @@ def open_clip_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "open_clip_config.json").write_text(json.dumps(config))
     save_file(network.state_dict(), folder / "open_clip_model.safetensors")
     return str(folder)
+
+
+class OwnTeacher:
+    """A user's own teacher: the members of the protocol, no base class, gradients not turned off.
+
+    Content that ends in the same number has the same latent vector, whatever the modality; the
+    embedding is linear in it, ``offset`` aside.
+    """
+
+    def __init__(
+        self,
+        name: str = "own",
+        dim: int = 8,
+        seed: int = 0,
+        modalities: tuple[str, ...] = ("image", "text"),
+        latent_dim: int = 8,
+        offset: float = 0.0,
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.name, self.dim, self.modalities = name, dim, modalities
+        self.temperature = 0.1
+        self.weights = nn.ParameterDict(
+            {m: nn.Parameter(torch.randn(dim, latent_dim, generator=generator)) for m in modalities}
+        )
+        self.offset = offset
+        self.latent_dim = latent_dim
+        self.asked: list[str] = []  # all that it was given, in order
+
+    @property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(str(self.offset).encode())
+        for modality in self.modalities:
+            digest.update(self.weights[modality].detach().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> None:
+        """Nothing to move."""
+
+    def encode(self, requests: Sequence[Request]) -> TeacherOutput:
+        found: dict[str, Tensor | None] = {"image": None, "text": None}
+        for modality in self.modalities:
+            rows = []
+            for request in requests:
+                content = getattr(request, modality)
+                if content is None:
+                    rows.append(torch.zeros(self.dim))
+                    continue
+                self.asked.append(str(content))
+                number = int(re.findall(r"\d+", str(content))[-1])
+                generator = torch.Generator().manual_seed(number)
+                latent = torch.randn(self.latent_dim, generator=generator)
+                rows.append(self.weights[modality] @ latent + self.offset)
+            found[modality] = torch.stack(rows) if rows else torch.zeros(0, self.dim)
+        return TeacherOutput(**found)
+
+
+@pytest.fixture(scope="session")
+def make_teacher() -> type[OwnTeacher]:
+    return OwnTeacher
+
+
+@pytest.fixture(scope="session")
+def make_samples() -> Callable[..., Samples]:
+    """``count`` pictures, a caption each, then as many questions."""
+
+    def make(count: int = 12) -> Samples:
+        pictures = [f"picture {n}".encode() for n in range(count)]
+        texts = [f"{word} {n}" for word in ("caption", "question") for n in range(count)]
+        pairs = torch.arange(count)[:, None].repeat(1, 2)
+        held_out = [
+            Request(image=f"picture {n}".encode(), text=f"caption {n}", entity=str(n))
+            for n in range(1000, 1010)
+        ]
+        return Samples(pictures, texts, pairs, lambda: held_out)
+
+    return make

@@ -91,6 +91,40 @@ def test_no_requests_are_no_keys(exported: Path) -> None:
     assert encoder.encode_arrays([])[0].shape == (0, 16)
 
 
+def test_modalities_are_unit_rows_and_zero_where_absent(
+    exported: Path, requests: list[Request]
+) -> None:
+    encoder = load_key_model(exported)
+    image, text = encoder.encode_modalities(requests)
+    assert image.shape == text.shape == (70, 16)
+    assert image.dtype == text.dtype == np.float32
+    for rows, present in (
+        (image, [r.image is not None for r in requests]),
+        (text, [r.text is not None for r in requests]),
+    ):
+        assert 10 < sum(present) < 70
+        assert np.allclose(np.linalg.norm(rows, axis=1), present, atol=1e-5)
+    # Their cosine is the alignment, and a modality alone has the vector that it has in company.
+    alignment = encoder.encode_arrays(requests)[2]
+    both = ~np.isnan(alignment)
+    assert 10 < both.sum() < 70
+    assert np.allclose((image * text).sum(1)[both], alignment[both], atol=1e-5)
+    alone = [Request(text=r.text) if r.text is not None else r for r in requests]
+    assert np.allclose(encoder.encode_modalities(alone)[1], text, atol=1e-5)
+    for size in (1, 7):
+        for whole, part in zip(
+            (image, text), encoder.encode_modalities(requests, size), strict=True
+        ):
+            assert np.allclose(part, whole, atol=1e-5)
+
+
+def test_modalities_of_a_bad_request_are_named_by_position(exported: Path) -> None:
+    encoder = load_key_model(exported)
+    good = Request(text="is it red")
+    with pytest.raises(RequestError, match=r"^request 3: text is empty"):
+        encoder.encode_modalities([good] * 3 + [Request(text="")], batch_size=2)
+
+
 def test_the_scope_is_in_the_key(exported: Path) -> None:
     encoder = load_key_model(exported)
     keys = encoder.encode(

@@ -56,11 +56,11 @@ def test_evaluation_does_not_depend_on_frozen_blocks() -> None:
     x = pictures()
     with torch.no_grad():
         expected = tower(0).eval()(x)
-        for frozen_blocks in (1, 7):
+        for frozen_blocks in (1, 7, 8):
             assert torch.equal(tower(frozen_blocks).eval()(x), expected)
 
 
-@pytest.mark.parametrize("frozen_blocks", [1, FROZEN, 7])
+@pytest.mark.parametrize("frozen_blocks", [1, FROZEN, 7, 8])
 def test_the_forward_of_training_goes_through_the_same_layers(frozen_blocks: int) -> None:
     x = pictures()
     model = tower(frozen_blocks)
@@ -91,7 +91,7 @@ def test_nothing_is_frozen_with_no_frozen_blocks() -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("frozen_blocks", [1, FROZEN, 7])
+@pytest.mark.parametrize("frozen_blocks", [1, FROZEN, 7, 8])
 def test_what_the_stem_makes_stands_for_the_pictures(frozen_blocks: int) -> None:
     """Training stores it, whatever the number of frozen blocks."""
     x = pictures()
@@ -130,9 +130,9 @@ def test_nothing_frozen_trains_everything() -> None:
     assert all(p.requires_grad for p in tower(0).parameters())
 
 
-@pytest.mark.parametrize("frozen_blocks", [-1, 8])
+@pytest.mark.parametrize("frozen_blocks", [-1, 9])
 def test_frozen_blocks_out_of_range(frozen_blocks: int) -> None:
-    with pytest.raises(ValueError, match=f"frozen_blocks={frozen_blocks}: expected 0 to 7"):
+    with pytest.raises(ValueError, match=f"frozen_blocks={frozen_blocks}: expected 0 to 8"):
         ImageTower(pretrained=False, frozen_blocks=frozen_blocks)
 
 

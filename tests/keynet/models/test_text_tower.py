@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import keynet.models.text_tower
 from keynet.models.text_tower import TextTower
 
 
@@ -71,6 +72,40 @@ def test_training_in_bf16_is_near_evaluation(tower: TextTower) -> None:
     trained.float().square().sum().backward()
     missing = [name for name, p in tower.named_parameters() if p.grad is None]
     assert not missing
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 64])
+def test_training_gives_the_rows_of_evaluation_whatever_the_lengths(
+    tower: TextTower, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    monkeypatch.setattr(keynet.models.text_tower, "ROWS_AT_ONCE", rows_at_once)
+    tokens, mask = texts(lengths=(5, 24, 1, 8, 0, 9, 16, 17, 3, 0), size=24)
+    expected = tower(tokens, mask)
+    trained = tower.train()(tokens, mask).float()
+    # Three digits of bf16, and each row nearest to its own. Rows 4 and 9, both absent, are alike.
+    torch.testing.assert_close(trained, expected, atol=0.05, rtol=0.05)
+    nearest = torch.cdist(trained, expected).argmin(1).tolist()
+    assert [4 if row == 9 else row for row in nearest] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 4]
+
+
+def test_texts_of_like_length_are_encoded_together(
+    tower: TextTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keynet.models.text_tower, "ROWS_AT_ONCE", 3)
+    shapes: list[tuple[int, ...]] = []
+    encode = tower._encode
+
+    def encoded(tokens: Tensor, mask: Tensor) -> Tensor:
+        shapes.append(tuple(tokens.shape))
+        return encode(tokens, mask)
+
+    monkeypatch.setattr(tower, "_encode", encoded)
+    tokens, mask = texts(lengths=(20, 2, 9, 0, 17, 8, 1), size=24)
+    tower.train()(tokens, mask)
+    assert shapes == [(3, 8), (3, 24), (1, 24)]  # up to multiples of 8
+    shapes.clear()
+    tower.eval()(tokens, mask)
+    assert shapes == [(7, 24)]  # serving has one shape, whatever comes
 
 
 def test_num_features_is_the_width(tower: TextTower) -> None:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from keynet.training.losses import (
+    CaptionContrast,
     CodeAffinity,
     CodeContrast,
     Consistency,
@@ -22,6 +23,7 @@ from keynet.types import KeyOutput, TrainingBatch
 GROUP = torch.tensor([0, 1, 0, 2, 1, 0, 3, 3])
 ENTITY = torch.tensor([0, 0, 0, 1, 1, 2, -1, -1])
 INTENT = torch.tensor([0, 1, 0, 1, 1, 0, -1, 2])
+DESCRIBED = torch.tensor([1, 0, 1, 1, 0, 1, 0, 0]).bool()  # of the entities 0, 0, 1, 2
 
 
 def unit(count: int, width: int, seed: int = 0) -> Tensor:
@@ -44,11 +46,15 @@ def batch(
     image_mask: Tensor | None = None,
     intent: Tensor = INTENT,
     image_index: Tensor | None = None,
+    described: Tensor = DESCRIBED,
 ) -> TrainingBatch:
     nothing = torch.zeros(0)
     mask = entity >= 0 if image_mask is None else image_mask
     encoded = torch.arange(len(group)) if image_index is None else image_index
-    return TrainingBatch(nothing, mask, nothing, nothing, encoded, nothing, group, entity, intent)
+    return TrainingBatch(
+        nothing, mask, nothing, nothing, encoded, nothing, group, entity, intent, nothing, nothing,
+        described,
+    )  # fmt: skip
 
 
 def plain_loop(rows: Tensor, group: Tensor, temperature: float) -> float:
@@ -285,9 +291,50 @@ def test_entity_contrast_of_texts_alone_is_zero_with_a_gradient() -> None:
     loss.backward()
 
 
+def test_caption_contrast_by_hand() -> None:
+    """Both captions of entity 0 are right for both its pictures, and the other way round."""
+    image, text = unit(8, 16, seed=2)[DESCRIBED], unit(8, 16)[DESCRIBED]
+    logits = image @ text.T / 0.2
+    total = 0.0
+    for side in (logits.log_softmax(1), logits.T.log_softmax(1)):
+        total -= float((side[0, 0] + side[0, 1]) / 2 + (side[1, 0] + side[1, 1]) / 2)
+        total -= float(side[2, 2] + side[3, 3])
+    found = CaptionContrast(temperature=0.2)(output(), batch())
+    assert float(found) == pytest.approx(total / 8, rel=1e-4)
+
+
+def test_caption_contrast_does_not_look_at_questions() -> None:
+    made, other = output(), output(key=unit(8, 16, seed=7), image=unit(8, 16, seed=8))
+    image, text = (
+        torch.where(DESCRIBED[:, None], one, two)
+        for one, two in ((made.image, other.image), (made.text, other.text))
+    )
+    found = CaptionContrast()(made._replace(image=image, text=text), batch())
+    torch.testing.assert_close(found, CaptionContrast()(made, batch()))
+
+
+def test_caption_contrast_pulls_captions_to_their_pictures() -> None:
+    made = output(image=unit(8, 16))  # of which the texts are the same
+    near = float(CaptionContrast()(made, batch(entity=torch.arange(8))))
+    far = float(CaptionContrast()(made._replace(image=made.image.roll(1, 0)), batch()))
+    assert near < 0.1
+    assert far > 1
+
+
+def test_caption_contrast_without_captions_is_zero_with_a_gradient() -> None:
+    image = unit(8, 16).requires_grad_()
+    nobody = torch.zeros(8, dtype=torch.bool)
+    loss = CaptionContrast()(output(image=image), batch(described=nobody))
+    assert loss.item() == 0
+    loss.backward()
+    assert image.grad is not None
+    assert image.grad.abs().max() == 0
+
+
 @pytest.mark.parametrize(
     "loss",
     [
+        CaptionContrast(),
         Contrast(vector="key", over="group"),
         Contrast(vector="key", over="instance"),
         CodeContrast(instance_weight=1),
@@ -309,7 +356,7 @@ def test_every_loss_is_a_finite_scalar_that_permuting_the_batch_leaves(
     assert value.isfinite()
     assert value >= 0
     permuted = KeyOutput(*(part[order] for part in made))
-    moved = batch(GROUP[order], ENTITY[order], intent=INTENT[order])
+    moved = batch(GROUP[order], ENTITY[order], intent=INTENT[order], described=DESCRIBED[order])
     torch.testing.assert_close(loss(permuted, moved), value, rtol=1e-4, atol=1e-6)
 
 
