@@ -63,9 +63,8 @@ def run(cfg: DictConfig) -> None:
     export_key_model(
         module.model, data.preprocessor, export, cfg.name, 1, golden, attribution=source.attribution
     )
-    model = load_key_model(export)
     judged = {"method": cfg.name, "perturb": perturbations, "teachers": module.teachers}
-    found = evaluate(model, source, **judged, **options)
+    found = evaluate(load_key_model(export), source, **judged, **options)
     write_evaluation(found, folder, " ".join(["python", *sys.argv]), source.attribution, export)
     point_latest(folder)
 

@@ -212,14 +212,15 @@ def number_samples(source: Source, requests: Sequence[Request]) -> Samples:
             contents.append(request.image)
         if request.text is not None:
             texts.setdefault(request.text, len(texts))
-    pairs = [[pictures[image_identity(r)], texts[str(r.text)]] for r in captions]
+    found = [[pictures[image_identity(r)], texts[str(r.text)]] for r in captions]
+    pairs = torch.tensor(found, dtype=torch.int64).view(-1, 2)  # int64 without any, too
 
     def held_out() -> Sequence[Request]:
         if isinstance(source, CaptionedSource):
             return source.captions("calibration")
         return source.requests("calibration")
 
-    return Samples(contents, list(texts), torch.tensor(pairs).view(-1, 2), held_out)
+    return Samples(contents, list(texts), pairs, held_out)
 
 
 def _picture(request: Request) -> Hashable:

@@ -177,19 +177,24 @@ class Distillation(nn.Module):
         return losses
 
     def _weights(self, student: Student, lessons: list[Lesson]) -> Tensor:
-        """The weighting sees the sum over objectives of each teacher's own loss."""
         device = student.image.device
-        with torch.no_grad():
-            own = torch.zeros(len(lessons), device=device)
-            one = torch.ones(1, device=device)
-            for weight, objective in self.objectives.values():
-                for n, lesson in enumerate(lessons):
-                    if objective.applies(lesson):
-                        own[n] += weight * objective(student, [lesson], one)
+        own = torch.zeros(len(lessons))
+        if self.weighting.needs_losses:
+            own = self._own_losses(student, lessons).cpu()
         generator = torch.Generator().manual_seed(1_000_003 * self.seed + int(self.batches))
-        return self.weighting(own.cpu(), self.dispersion.cpu(), self.precision.cpu(), generator).to(
-            device
-        )
+        weights = self.weighting(own, self.dispersion.cpu(), self.precision.cpu(), generator)
+        return weights.to(device)
+
+    @torch.no_grad()
+    def _own_losses(self, student: Student, lessons: list[Lesson]) -> Tensor:
+        """Return each teacher's own loss [T], the sum over objectives."""
+        own = torch.zeros(len(lessons), device=student.image.device)
+        one = torch.ones(1, device=student.image.device)
+        for weight, objective in self.objectives.values():
+            for n, lesson in enumerate(lessons):
+                if objective.applies(lesson):
+                    own[n] += weight * objective(student, [lesson], one)
+        return own
 
     def _lesson(self, teacher: Teacher, student: Student, ids: dict[str, Tensor]) -> Lesson:
         projectors: Any = self.projectors[teacher.name]

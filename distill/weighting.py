@@ -25,6 +25,7 @@ class Weighting(Protocol):
     """
 
     needs_precision: bool
+    needs_losses: bool  # zeros are given otherwise
 
     def __call__(
         self, losses: Tensor, dispersion: Tensor, precision: Tensor, generator: torch.Generator
@@ -44,6 +45,7 @@ class Uniform:
     """All alike."""
 
     needs_precision = False
+    needs_losses = False
 
     def __call__(
         self, losses: Tensor, dispersion: Tensor, precision: Tensor, generator: torch.Generator
@@ -63,6 +65,7 @@ class ByPrecision:
     """
 
     needs_precision = True
+    needs_losses = False
 
     def __init__(self, *, by: str = "value") -> None:
         if by not in ("value", "rank"):
@@ -92,6 +95,7 @@ class ByDispersion:
     """
 
     needs_precision = False
+    needs_losses = False
 
     def __call__(
         self, losses: Tensor, dispersion: Tensor, precision: Tensor, generator: torch.Generator
@@ -111,6 +115,7 @@ class KeepWorst:
     """
 
     needs_precision = False
+    needs_losses = True
 
     def __init__(self, *, drop: float = 0.5) -> None:
         if not 0 <= drop < 1:

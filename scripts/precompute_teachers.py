@@ -4,13 +4,16 @@ Training does it by itself when something is missing; here without training, and
 processes: torchrun --standalone --nproc-per-node=2 -m scripts.precompute_teachers ...
 """
 
+import os
+
 import hydra
+import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from distill.bridge import BridgeTeacher
 from distill.store import Store, samples_digest, store_folder, torchrun_rank, write_store
-from distill.teacher import TeacherError
+from distill.teacher import Teacher, TeacherError
 from keynet.training.config import explained, register
 
 register()
@@ -26,13 +29,16 @@ def run(cfg: DictConfig) -> None:
     samples = instantiate(cfg.data).samples
     data = samples_digest(samples)
     rank, world = torchrun_rank()
-    teachers = []
+    device = (
+        f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if cfg.trainer.accelerator == "gpu" else "cpu"
+    )
+    half = str(cfg.trainer.precision).startswith("bf16")
+    networks: dict[str, Teacher] = {}
     for teacher in distillation.teachers:
         parts = (teacher.image, teacher.text) if isinstance(teacher, BridgeTeacher) else (teacher,)
-        teachers += [
-            part for part in parts if part.fingerprint not in {t.fingerprint for t in teachers}
-        ]
-    for teacher in teachers:
+        networks.update({part.fingerprint: part for part in parts})
+    for teacher in networks.values():
+        teacher.to(device, torch.bfloat16 if half else torch.float32)
         folder = store_folder(distillation.store, teacher, data)
         write_store(folder, teacher, samples, data, rank=rank, world=world)
         if world == 1:

@@ -146,16 +146,11 @@ class KeyEncoder:
         Raises:
             RequestError: When a request cannot become a key; the message names its position.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; give a positive number")
         count, space = len(requests), self.space
         vectors = np.empty((count, space.dim), dtype=np.float32)
         codes = np.empty((count, space.bits // 8), dtype=np.uint8)
         alignment = np.empty(count, dtype=np.float32)
-        for first in range(0, count, batch_size):
-            batch = self.preprocessor(requests[first : first + batch_size], first=first)
-            rows = slice(first, first + len(batch.images))
-            output = self._run(*batch[:4])
+        for rows, output in self._outputs(requests, batch_size):
             widths = (output.key.shape[-1], output.logits.shape[-1])
             if widths != (space.dim, space.bits):
                 raise ArtefactError(
@@ -184,12 +179,20 @@ class KeyEncoder:
         Raises:
             RequestError: When a request cannot be encoded; the message names its position.
         """
-        parts = []
+        image, text = (np.empty((len(requests), self.space.dim), np.float32) for _ in range(2))
+        for rows, output in self._outputs(requests, batch_size):
+            image[rows] = output.image.float().cpu().numpy()
+            text[rows] = output.text.float().cpu().numpy()
+        return image, text
+
+    def _outputs(
+        self, requests: Sequence[Request], batch_size: int
+    ) -> Iterator[tuple[slice, KeyOutput]]:
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; give a positive number")
         for first in range(0, len(requests), batch_size):
             batch = self.preprocessor(requests[first : first + batch_size], first=first)
-            output = self._run(*batch[:4])
-            parts.append((output.image.float().cpu().numpy(), output.text.float().cpu().numpy()))
-        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+            yield slice(first, first + len(batch.images)), self._run(*batch[:4])
 
     def _run(self, images: Tensor, image_mask: Tensor, tokens: Tensor, mask: Tensor) -> KeyOutput:
         batch = [t.to(self.device) for t in (images, image_mask, tokens, mask)]

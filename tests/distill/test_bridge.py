@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import distill.bridge
 from distill.bridge import BridgeTeacher
 from distill.teacher import Teacher, TeacherError
 from keynet.types import Request
@@ -78,13 +79,51 @@ def test_pairs_of_several_captions_in_any_order(make_bridge: Make) -> None:
     assert recall_at_1(bridge, image[new], text[3 * TRAINED :: 3]) > 0.95
 
 
-def test_one_caption_of_many_pictures_is_no_negative_of_itself(make_bridge: Make) -> None:
-    """All pictures share one caption: everything is right, and nothing breaks."""
-    image, text, _ = planted()
-    pairs = torch.stack([torch.arange(50), torch.zeros(50, dtype=torch.int64)], 1)
-    bridge = make_bridge(epochs=2)
-    bridge.fit(image, text, pairs)
-    assert bridge.project("image", image).isfinite().all()
+def test_a_batch_holds_a_picture_once_with_one_of_its_captions(
+    make_bridge: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, text, pairs = planted(captions=3)
+    seen: list[tuple[Tensor, Tensor]] = []
+    contrast = distill.bridge._Head.contrast
+
+    def recorded(self: Any, pictures: Tensor, captions: Tensor, same: Tensor) -> Tensor:
+        seen.append((pictures, captions))
+        return contrast(self, pictures, captions, same)
+
+    monkeypatch.setattr(distill.bridge._Head, "contrast", recorded)
+    order = torch.randperm(3 * TRAINED, generator=torch.Generator().manual_seed(0))
+    make_bridge(epochs=3).fit(image, text, pairs[: 3 * TRAINED][order])
+    used = set()
+    for pictures, captions in seen:
+        numbers = torch.cdist(pictures, image).argmin(1)
+        assert len(numbers.unique()) == 100
+        of = torch.cdist(captions, text).argmin(1)
+        assert torch.equal(of // 3, numbers)
+        used |= set((of % 3).tolist())
+    assert used == {0, 1, 2}
+
+
+def test_one_caption_of_two_pictures_is_right_for_both(make_bridge: Make) -> None:
+    image, text, pairs = planted()
+    bridge = make_bridge(epochs=1)
+    bridge.fit(image, text, pairs[:TRAINED])
+    rows, captions = image[:3], text[:3]  # of unlike vectors, so that it can be told
+    same = torch.tensor([[1, 1, 0], [1, 1, 0], [0, 0, 1]]).bool()
+    logits = bridge.project("image", rows) @ bridge.project("text", captions).T / bridge.temperature
+    total = 0.0
+    for side in (logits.log_softmax(1), logits.T.log_softmax(1)):
+        total -= float(side[:2, :2].sum() / 2 + side[2, 2])
+    assert float(bridge.head.contrast(rows, captions, same)) == pytest.approx(total / 6, rel=1e-4)
+
+
+def test_where_the_embeddings_are_centred_does_not_matter(make_bridge: Make) -> None:
+    image, text, pairs = planted()
+    found = []
+    for offset in (0.0, 40.0):
+        bridge = make_bridge(epochs=2)
+        bridge.fit(image + offset, text - offset, pairs[:TRAINED])
+        found.append(bridge.project("image", image + offset))
+    torch.testing.assert_close(found[1], found[0], atol=1e-2, rtol=0)
 
 
 def test_a_seed_gives_one_head_and_leaves_the_global_one(make_bridge: Make) -> None:

@@ -73,8 +73,9 @@ def test_weights_by_hand() -> None:
     assert by_dispersion.tolist() == pytest.approx([1 / 7, 2 / 7, 4 / 7])
 
 
-def test_only_by_precision_needs_it() -> None:
+def test_what_a_weighting_needs() -> None:
     assert [w.needs_precision for w in ALL] == [False, True, True, False, False]
+    assert [w.needs_losses for w in ALL] == [False, False, False, False, True]
 
 
 def test_by_precision_of_nothing() -> None:

@@ -5,13 +5,16 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from keynet.evaluation.captions import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from keynet.evaluation.consistency import consistency_records
-from keynet.evaluation.evaluate import _signs, evaluate
+from keynet.evaluation.evaluate import _signs, evaluate, photographs
 from keynet.evaluation.latency import latency_records
 from keynet.evaluation.output import write_evaluation
 from keynet.evaluation.settings import JudgeSettings
+from keynet.types import KeySpace, Request
 
 
 def repaint(picture: Image.Image) -> dict[str, bytes]:
@@ -85,3 +88,111 @@ def test_an_evaluation_is_written_whole(found, tmp_path, capsys) -> None:
     assert "Pictures: nobody." in (tmp_path / "report.html").read_text()
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert "fake" in capsys.readouterr().out
+
+
+COUNT = 30
+
+
+class Captioned:
+    """The toy source with thirty photographs, two captions each, not side by side."""
+
+    def __init__(self, source) -> None:
+        self.name, self.requests, self.disjoint_phrasings = "toy", source.requests, False
+        self.asked: list[str] = []
+
+    def captions(self, split: str) -> list[Request]:
+        self.asked.append(split)
+        return [
+            Request(image=b"photograph %d" % n, text=f"{word} {n}", entity=f"entity {n}")
+            for word in ("first", "second")
+            for n in range(COUNT)
+        ]
+
+
+class Searching:
+    """Axes by the number at the end; every ``lost``-th text points elsewhere."""
+
+    num_parameters = 7
+
+    def __init__(self, encoder, name: str, lost: int) -> None:
+        self.encode, self.encode_arrays = encoder.encode, encoder.encode_arrays
+        self.name, self.lost, self.modalities = name, lost, ("image", "text")
+        self.space = KeySpace(name, 1, 32, 128, "0" * 16)
+
+    def encode_modalities(self, requests):
+        rows = {"image": np.zeros((len(requests), COUNT), np.float32)}
+        rows["text"] = rows["image"].copy()
+        for row, request in enumerate(requests):
+            for modality in ("image", "text"):
+                content = getattr(request, modality)
+                if content is not None:
+                    number = int((content if modality == "text" else content.decode()).split()[-1])
+                    if modality == "text" and number % self.lost == 0:
+                        rows[modality][row] = -1
+                    rows[modality][row, number] = 1 if rows[modality][row, number] == 0 else -5
+        return rows["image"], rows["text"]
+
+
+class Teaching:
+    """The same as a teacher, its rows of any length."""
+
+    def __init__(self, searching: Searching, modalities=("image", "text")) -> None:
+        self.name, self.modalities, self.searching = searching.name, modalities, searching
+
+    def encode(self, requests):
+        rows = self.searching.encode_modalities(requests)
+        return tuple(
+            3 * torch.from_numpy(found) if modality in self.modalities else None
+            for modality, found in zip(("image", "text"), rows, strict=True)
+        )
+
+
+@pytest.fixture(scope="module")
+def captioned(toy_source, fake_encoder):
+    teacher = Teaching(Searching(fake_encoder, "clip", lost=100))  # 100: text 0 alone
+    source = Captioned(toy_source)
+    found = evaluate(
+        Searching(fake_encoder, "mine", lost=3),
+        source,
+        method="mine",
+        perturb=repaint,
+        settings=JudgeSettings(visits=20, orders=1),
+        baseline_image_size=None,
+        consistency_requests=5,
+        latency_requests=4,
+        teachers=[teacher, Teaching(teacher.searching, ("image",))],
+        against=Searching(fake_encoder, "older", lost=2),
+    )
+    assert source.asked == ["test"]
+    return found
+
+
+def test_captions_are_searched_by_the_model_its_teachers_and_another_model(captioned) -> None:
+    found = {(r.method, r.subset): r.value for r in captioned.records if r.metric == "recall_at_10"}
+    share = {"mine": 20 / 30, "older": 15 / 30, "teacher:clip": 29 / 30}
+    assert found == pytest.approx(
+        {(m, s): v for m, v in share.items() for s in (TEXT_TO_IMAGE, IMAGE_TO_TEXT)}
+    )
+    texts = next(r for r in captioned.records if r.metric == "recall_at_10")
+    assert (texts.data, texts.n) == ("toy", 2 * COUNT)
+
+
+def test_the_model_is_compared_with_its_teacher_and_the_other_model(captioned) -> None:
+    retention = [r for r in captioned.records if r.metric == "retention_at_10"]
+    assert [(r.method, r.subset) for r in retention] == [("mine", "text_to_image:teacher:clip")]
+    assert retention[0].value == pytest.approx(20 / 29)
+    gain = [r for r in captioned.records if r.metric == "recall_at_10_gain"]
+    assert [(r.method, r.subset) for r in gain] == [("mine", "text_to_image:older")]
+    assert gain[0].value == pytest.approx((20 - 15) / 30)
+    assert "overlap_at_10" in {r.metric for r in captioned.records}
+
+
+def test_without_captions_nothing_is_searched(found) -> None:
+    assert not [r for r in found.records if r.metric.startswith(("recall_at_1", "retention"))]
+
+
+def test_photographs_are_the_entities_in_their_order(toy_source) -> None:
+    first, picture_of = photographs(Captioned(toy_source).captions("test")[5:])
+    assert first[:2] == [0, 1] and len(first) == COUNT
+    assert first[-5:] == [25, 26, 27, 28, 29]  # photographs 0 to 4, by their second caption
+    assert picture_of[:3].tolist() == [0, 1, 2] and picture_of[25] == 25 and picture_of[30] == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,12 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 
 from data.datamodule import RequestDataModule
+from distill.distillation import Distillation
+from distill.objectives import Affinity, Feature
+from distill.teacher import TeacherOutput
+from distill.weighting import KeepWorst
 from keynet.training.module import KeyModule
-from keynet.types import KeyOutput, TrainingBatch
+from keynet.types import KeyOutput, Request, Samples, TrainingBatch
 
 Make = Callable[..., KeyModule]
 MakeData = Callable[..., RequestDataModule]
@@ -209,6 +214,150 @@ def test_parameter_groups(make_module: Make) -> None:
         table = "embedding" in name or "position" in name or name.endswith(".start")
         plain = table or parameter_of[name].ndim < 2
         assert (group["weight_decay"] == 0) == plain, name
+
+
+class Hashing(nn.Module):
+    """A teacher of one's own, with weights that must stay out of all: random rows by content."""
+
+    dim, temperature, modalities = 8, 0.1, ("image", "text")
+
+    def __init__(self, name: str, seed: int) -> None:
+        super().__init__()
+        self.name, self.fingerprint = name, f"{seed:016d}"
+        self.seed = seed
+        self.inner = nn.Linear(8, 8)
+
+    def encode(self, requests: Sequence[Request]) -> TeacherOutput:
+        found = {}
+        for modality in self.modalities:
+            rows = torch.zeros(len(requests), self.dim)
+            for row, request in enumerate(requests):
+                content = getattr(request, modality)
+                if content is not None:
+                    number = zlib.crc32(str(content).encode()) + self.seed
+                    rows[row] = torch.randn(8, generator=torch.Generator().manual_seed(number))
+            found[modality] = rows
+        return TeacherOutput(**found)
+
+    def to(self, device: Any, dtype: Any) -> None:  # type: ignore[override]
+        """Nothing to move."""
+
+
+def distilled(make_module: Make, store: Path | None, seed: int = 0) -> KeyModule:
+    torch.manual_seed(seed)
+    affinity = Affinity(student_temperature=0.07, temperature=2.0)
+    distillation = Distillation(
+        teachers={f"t{n}": Hashing(f"t{n}", 10 * n) for n in range(4)},
+        objectives={
+            "affinity": {"weight": 1.0, "objective": affinity},
+            "feature": {"weight": 0.5, "objective": Feature()},
+        },
+        weighting=KeepWorst(), standardise="running", key_dim=8, store=store, seed=0,
+    )  # fmt: skip
+    return make_module(seed, distillation=distillation)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_a_resumed_distillation_gives_the_weights_of_an_uninterrupted_one(
+    tmp_path: Path, make_module: Make, make_data: MakeData, uninterrupted: tuple[KeyModule, Rates]
+) -> None:
+    store = tmp_path / "teachers"
+    whole = distilled(make_module, store)
+    trainer(tmp_path / "whole").fit(whole, datamodule=make_data())
+    with pytest.raises(KilledError):
+        killed = trainer(tmp_path / "run", KillAt(5))
+        killed.fit(distilled(make_module, store), datamodule=make_data())
+    resumed = distilled(make_module, store, seed=99)
+    checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    again = trainer(tmp_path / "run")
+    again.fit(resumed, datamodule=make_data(), ckpt_path=checkpoint, weights_only=True)
+    assert again.global_step == 8
+    expected, found = whole.state_dict(), resumed.state_dict()
+    assert int(expected["distillation.batches"]) == 8
+    assert found.keys() == expected.keys()
+    differing = [
+        name for name in expected if not found[name].equal(expected[name])
+        and not name.endswith("distillation.precision")
+    ]  # fmt: skip
+    assert not differing
+    assert found["distillation.precision"].isnan().all()  # nothing needed it
+    # The teachers have changed the student, and its other losses alone would not have.
+    weight = "model.fusion.mlp.0.weight"
+    assert not expected[weight].equal(uninterrupted[0].state_dict()[weight])
+
+
+def test_teachers_are_in_no_state_and_no_optimizer_and_projectors_are_in_both(
+    make_module: Make,
+) -> None:
+    module = distilled(make_module, None)
+    module._trainer = SimpleNamespace(estimated_stepping_batches=10)  # type: ignore[assignment]
+    optimizer = module.configure_optimizers()["optimizer"]
+    optimised = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    assert len(module.teachers) == 4
+    for teacher in module.teachers:
+        assert not {id(p) for p in teacher.parameters()} & optimised.keys()
+    state = module.state_dict()
+    assert not [name for name in state if "inner" in name]
+    projectors = dict(module.distillation.projectors.named_parameters())
+    assert len(projectors) == 4 * 3 * 4  # teachers; image, text, described; two layers
+    for name, parameter in projectors.items():
+        assert f"distillation.projectors.{name}" in state
+        group = optimised[id(parameter)]
+        assert group["initial_lr"] == 1e-2  # that of all but the image encoder
+        assert group["weight_decay"] == (0.05 if name.endswith("weight") else 0)
+
+
+def test_without_distillation_there_are_no_teachers(make_module: Make) -> None:
+    assert make_module().teachers == []
+
+
+class Recorder(nn.Module):
+    """Stands for a distillation of two constant losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attached: list[Any] = []
+        self.kept: list[str] = []
+
+    def attach(self, samples: Samples, device: torch.device, dtype: torch.dtype) -> None:
+        self.attached.append((samples, device.type, dtype))
+
+    def keep(self, folder: str) -> None:
+        self.kept.append(folder)
+
+    def forward(self, output: KeyOutput, batch: TrainingBatch) -> dict[str, Tensor]:
+        zero = output.key.sum() * 0
+        return {"one": zero + 4.0, "two": zero + 0.5}
+
+
+def test_losses_of_the_distillation_are_added_and_logged(
+    make_module: Make, make_data: MakeData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = {"a": {"weight": 2.0, "loss": Constant(3.0)}}
+    module, logged = make_module(losses=losses, distillation=Recorder()), {}
+    monkeypatch.setattr(module, "log", lambda name, value, **_: logged.update({name: value.item()}))
+    loss = module.training_step(first_batch(make_data()), 0)
+    assert loss.item() == pytest.approx(10.5)
+    assert logged == pytest.approx(
+        {"loss/a": 3.0, "loss/distill_one": 4.0, "loss/distill_two": 0.5, "loss": 10.5}
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("32-true", torch.float32), ("bf16-mixed", torch.bfloat16)]
+)
+def test_teachers_get_the_samples_of_the_training_and_its_precision(
+    tmp_path: Path, make_module: Make, make_data: MakeData, precision: Any, dtype: torch.dtype
+) -> None:
+    recorder, data = Recorder(), make_data()
+    fitting = pl.Trainer(
+        accelerator="cpu", devices=1, max_steps=1, precision=precision, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )  # fmt: skip
+    fitting.fit(make_module(distillation=recorder), datamodule=data)
+    assert recorder.attached == [(data.samples, "cpu", dtype)]
+    assert recorder.kept == [str(tmp_path)]  # beside the run, at its end
 
 
 def test_no_losses() -> None:
