@@ -40,9 +40,9 @@ def run(cfg: DictConfig) -> None:
     options = instantiate(cfg.evaluation, _convert_="all")
     if options["baseline_image_size"] is not None:
         require_packages()
-    data = instantiate(cfg.data)
     parts = {"model": cfg.model, "losses": cfg.loss, "distillation": cfg.distill}
     module = instantiate(cfg.module)(**{name: instantiate(part) for name, part in parts.items()})
+    data = instantiate(cfg.data)
     trainer = instantiate(
         cfg.trainer,
         max_epochs=epochs(cfg.steps, cfg.steps_per_checkpoint),
