@@ -23,7 +23,7 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 OPTIONS = sorted(
     (str(path.parent.relative_to(CONF)), path.stem)
     for path in CONF.glob("*/**/*.yaml")
-    if path.parent.name != "experiment"
+    if path.parent.name != "experiment" and path.stem != "base"  # shared by options, itself none
 )
 # SPEC T5; both towers, fusion and head.
 BUDGETS = {"tiny": 8_200_000, "small": 22_100_000, "demo": 8_200_000}
