@@ -216,9 +216,8 @@ def number_samples(source: Source, requests: Sequence[Request]) -> Samples:
     pairs = torch.tensor(found, dtype=torch.int64).view(-1, 2)  # int64 without any, too
 
     def held_out() -> Sequence[Request]:
-        if isinstance(source, CaptionedSource):
-            return source.captions("calibration")
-        return source.requests("calibration")
+        described = source.captions("calibration") if isinstance(source, CaptionedSource) else []
+        return [*described, *source.requests("calibration")]
 
     return Samples(contents, list(texts), pairs, held_out)
 

@@ -137,7 +137,10 @@ class EasyVQA:
         return requests
 
     def captions(self, split: Split) -> list[Request]:
-        """Return ``a red triangle`` for each picture that is asked for its colour and shape."""
+        """Return ``a red triangle`` for each picture that is asked for its colour and shape.
+
+        All red triangles are one entity here: their captions cannot tell them apart.
+        """
         known: dict[str, dict[str, Request]] = defaultdict(dict)
         for request in self.requests(split):
             known[str(request.entity)][request.tags["family"]] = request
@@ -153,7 +156,7 @@ class EasyVQA:
                     text=text,
                     response=text,
                     group=f"{CAPTION}|{text}",
-                    entity=entity,
+                    entity=text,
                     intent=f"{CAPTION}|{text}",
                     tags={"picture": entity, "family": CAPTION},
                 )

@@ -106,8 +106,12 @@ class Emoji:
         return list(self._requests(split))
 
     def captions(self, split: Split) -> list[Request]:
-        """Return each picture of a split with the English name of its concept."""
+        """Return pictures with the English name of their concept: all of them in training, else one
+        of each drawing."""
         pictures = {r.image: r for r in self._requests(split) if isinstance(r.image, bytes)}
+        if split != "train":
+            one = {r.tags["picture"]: image for image, r in reversed(pictures.items())}
+            pictures = {image: pictures[image] for image in one.values()}
         names = {concept.code: concept.names["en"] for concept in self._concepts}
         return [
             Request(

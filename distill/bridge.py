@@ -85,6 +85,12 @@ class BridgeTeacher:
             )
         return self._head
 
+    def recipe(self) -> str:
+        """Return 16 hex digits of all that decides a trained head but the data."""
+        settings = (self.dim, self.epochs, self.batch_size, self.learning_rate, self.dropout)
+        whole = f"{self.image.fingerprint} {self.text.fingerprint} {settings} {self.seed}"
+        return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
     @property
     def fingerprint(self) -> str:
         """Of both parts and the head: 16 hex digits."""

@@ -118,13 +118,7 @@ class Distillation(nn.Module):
             image = self._open(teacher.image, samples, data, opened, device, dtype)
             text = self._open(teacher.text, samples, data, opened, device, dtype)
             if not teacher.trained:
-                used = [column.unique(return_inverse=True) for column in samples.pairs.T]
-                (pictures, picture_of), (texts, text_of) = used
-                teacher.fit(
-                    image.rows("image", pictures),
-                    text.rows("text", texts),
-                    torch.stack([picture_of, text_of], 1),
-                )
+                self._train(teacher, image, text, samples, data)
             return BridgeTargets(teacher, image, text)
         if teacher.fingerprint not in opened:
             teacher.to(device, dtype)
@@ -138,6 +132,23 @@ class Distillation(nn.Module):
                     torch.distributed.barrier()
                 opened[teacher.fingerprint] = Store(folder, teacher, samples, data)
         return opened[teacher.fingerprint]
+
+    def _train(
+        self, bridge: BridgeTeacher, image: Targets, text: Targets, samples: Samples, data: str
+    ) -> None:
+        """Train the head of a bridge, or take the one that the store keeps of the same data."""
+        kept = None
+        if self.store is not None:
+            kept = Path(self.store) / f"{bridge.name}-{bridge.recipe()}-{data}.safetensors"
+            if kept.exists():
+                bridge.load(kept)
+                return
+        used = [column.unique(return_inverse=True) for column in samples.pairs.T]
+        (pictures, picture_of), (texts, text_of) = used
+        pairs = torch.stack([picture_of, text_of], 1)
+        bridge.fit(image.rows("image", pictures), text.rows("text", texts), pairs)
+        if kept is not None:
+            bridge.save(kept)
 
     def _measure(self, teacher: Teacher, samples: Samples) -> None:
         generator = torch.Generator().manual_seed(self.seed)

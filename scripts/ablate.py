@@ -35,7 +35,7 @@ from keynet.types import KeyOutput, Request
 SEEDS = (0, 1, 2)
 STUDENT = [
     "encoder=tiny", "encoder.text.width=128", "encoder.text.depth=2",
-    "encoder.image.frozen_blocks=8", "aligner.dropout=0.3", "data.source.fold=dev", "steps=150",
+    "encoder.image.frozen_blocks=8", "aligner.dropout=0.3", "data.source.fold=dev", "steps=100",
     "batch_size=240",
 ]  # fmt: skip
 ONE = "distill/objectives=feature"  # a teacher of one modality has no similarities between both
@@ -130,8 +130,10 @@ def main() -> None:
     with initialize_config_dir(str(conf), version_base="1.3"):
 
         def composed(row: list[str], seed: int) -> DictConfig:
-            teachers = [] if row == ["distill=none"] else ["distill=packaged"]
-            return compose("train", [*STUDENT, *given, *teachers, *row, f"seed={seed}"])
+            alone = row == ["distill=none"]
+            teachers = [] if alone else ["distill=packaged"]
+            options = [o for o in given if not (alone and o.lstrip("+~").startswith("distill"))]
+            return compose("train", [*STUDENT, *teachers, *options, *row, f"seed={seed}"])
 
         base = composed(ROWS["no teacher"], 0)
         bench = Bench(base)

@@ -169,12 +169,13 @@ def caption_records(
     """
     first, picture_of = photographs(captions)
     pictures = [Request(image=captions[row].image) for row in first]
-    texts = [Request(text=request.text) for request in captions]
+    distinct = {text: number for number, text in enumerate({str(r.text): 0 for r in captions})}
+    texts = [Request(text=text) for text in distinct]
+    text_of = np.array([distinct[str(r.text)] for r in captions])
 
     def of_model(model: KeyEncoder) -> CaptionVectors:
-        return CaptionVectors(
-            model.encode_modalities(pictures)[0], model.encode_modalities(texts)[1]
-        )
+        image, text = model.encode_modalities(pictures)[0], model.encode_modalities(texts)[1]
+        return CaptionVectors(image, text[text_of])
 
     mine = of_model(encoder)
     sheet = Sheet(data, "test", "all", method, None)
@@ -184,13 +185,14 @@ def caption_records(
         if image is None or text is None:
             continue
         name = f"teacher:{teacher.name}"
-        theirs = CaptionVectors(image.numpy(), text.numpy())
+        theirs = CaptionVectors(image.numpy(), text.numpy()[text_of])
         records += recall_records(theirs, picture_of, replace(sheet, method=name))
         records += compared_records(mine, theirs, picture_of, sheet, name)
     if against is not None:
         other = against.space.name
-        records += recall_records(of_model(against), picture_of, replace(sheet, method=other))
-        records.append(gain_record(mine, of_model(against), picture_of, sheet, other))
+        theirs = of_model(against)
+        records += recall_records(theirs, picture_of, replace(sheet, method=other))
+        records.append(gain_record(mine, theirs, picture_of, sheet, other))
     return records
 
 

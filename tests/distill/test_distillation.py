@@ -171,7 +171,8 @@ def test_stored_embeddings_give_the_losses_of_teachers_that_are_asked(
         for other in stored:
             for name, loss in online.items():
                 torch.testing.assert_close(other[name], loss, rtol=1e-6, atol=1e-6)
-    assert len(list(tmp_path.iterdir())) == 2  # a bridge has no store of its own
+    stores = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert len(stores) == 2  # a bridge has a head there, and no store of its own
 
 
 def test_a_store_is_asked_and_not_the_teacher(
@@ -306,6 +307,27 @@ def test_a_bridge_that_was_trained_here_is_kept(
         name="bridge", image=image, text=bridge.text, dim=4, weights=tmp_path / "bridge.safetensors"
     )
     assert loaded.fingerprint == bridge.fingerprint
+
+
+def test_the_store_keeps_a_head_for_the_same_recipe_and_data(
+    make_teacher: Make, samples: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = teachers_of("bridge", make_teacher)
+    attached(samples, *first, store=tmp_path)
+    fitted: list[BridgeTeacher] = []
+    fit = BridgeTeacher.fit
+    monkeypatch.setattr(
+        BridgeTeacher, "fit", lambda self, *rows: (fitted.append(self), fit(self, *rows))[1]
+    )
+    second = teachers_of("bridge", make_teacher)
+    attached(samples, *second, store=tmp_path)
+    assert not fitted
+    assert second[-1].fingerprint == first[-1].fingerprint
+    other = BridgeTeacher(
+        name="bridge", image=second[-1].image, text=second[-1].text, dim=4, epochs=3
+    )
+    attached(samples, first[0], other, store=tmp_path)
+    assert fitted == [other]
 
 
 def test_a_bridge_that_is_loaded_is_not_trained_again(
