@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def write_store(
         world: Number of processes.
 
     Raises:
-        StoreError: When the folder holds a store of another teacher or other data.
+        StoreError: When the folder holds a store of another teacher or other data, or is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
     description = _description(teacher, samples, data)
@@ -222,7 +222,13 @@ def _read(path: Path) -> Tensor | None:
         return None
 
 
-def _replace(path: Path, write: Any) -> None:
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    write(temporary)
-    os.replace(temporary, path)
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:  # a full disk is either, by who writes
+        temporary.unlink(missing_ok=True)
+        raise StoreError(
+            f"{path} cannot be written ({error}); make room, or give another place: distill.store"
+        ) from error

@@ -275,3 +275,17 @@ def test_the_digest_is_of_contents_in_their_order(tmp_path: Path, make_samples: 
         samples._replace(pictures=[array.view(np.int8)]),
     ]
     assert len({digest, *map(samples_digest, others)}) == 7
+
+
+def test_a_full_disk_leaves_one_line_and_no_half_file(
+    tmp_path: Path, make_teacher: Make, make_samples: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(tensors: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    teacher, samples = make_teacher(), make_samples()
+    monkeypatch.setattr("distill.store.save_file", full)
+    with pytest.raises(StoreError, match=r"cannot be written \(.*No space.*distill\.store"):
+        write_store(tmp_path / "s", teacher, samples, samples_digest(samples))
+    assert [path.name for path in (tmp_path / "s").iterdir()] == ["store.json"]
