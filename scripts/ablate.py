@@ -131,7 +131,8 @@ def main() -> None:
 
         def composed(row: list[str], seed: int) -> DictConfig:
             alone = row == ["distill=none"]
-            teachers = [] if alone else ["distill=packaged"]
+            chosen = any(o.startswith("distill=") for o in given)
+            teachers = [] if alone or chosen else ["distill=packaged"]
             options = [o for o in given if not (alone and o.lstrip("+~").startswith("distill"))]
             return compose("train", [*STUDENT, *teachers, *options, *row, f"seed={seed}"])
 

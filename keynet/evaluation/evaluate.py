@@ -189,7 +189,7 @@ def caption_records(
         records += recall_records(theirs, picture_of, replace(sheet, method=name))
         records += compared_records(mine, theirs, picture_of, sheet, name)
     if against is not None:
-        other = against.space.name
+        other = f"{against.space.name}:{against.space.fingerprint}"  # a name may be the same
         theirs = of_model(against)
         records += recall_records(theirs, picture_of, replace(sheet, method=other))
         records.append(gain_record(mine, theirs, picture_of, sheet, other))
