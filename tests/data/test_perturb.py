@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from data.perturb import as_sent, encode, perturbations
+from data.perturb import as_sent, encode, perturbations, photo_as_sent
 
 
 def drawing(size: int = 160, colour: tuple[int, ...] = (200, 30, 40, 255)) -> Image.Image:
@@ -92,3 +93,37 @@ def test_perturbations_are_what_their_names_say() -> None:
 def test_the_smallest_picture_can_be_perturbed() -> None:
     sizes = [opened(d).size for d in perturbations(Image.new("RGB", (1, 1))).values()]
     assert sizes == [(1, 1)] * 4
+
+
+def test_how_a_photograph_is_sent() -> None:
+    """Of a picture whose left half is red and whose right half is blue."""
+    pixels = np.zeros((100, 200, 3), np.uint8)
+    pixels[:, :100, 0], pixels[:, 100:, 2] = 255, 255
+    picture = Image.fromarray(pixels)
+    sent = [photo_as_sent(picture, np.random.default_rng(seed)) for seed in range(200)]
+    assert len(set(sent)) == 200
+    assert photo_as_sent(picture, np.random.default_rng(7)) == sent[7]
+    images = [Image.open(io.BytesIO(data)) for data in sent]
+    longer = [max(image.size) for image in images]
+    assert 96 <= min(longer) < 102 and 186 < max(longer) <= 192
+    assert Counter(i.format for i in images)["JPEG"] == pytest.approx(100, abs=25)
+    assert {i.format for i in images} == {"JPEG", "WEBP"}
+    mirrored = 0
+    for image in images:
+        # At least 70 % of each side are left, and at most all.
+        assert 2 * 0.69 < image.width / image.height < 2 / 0.69
+        row = np.asarray(image.convert("RGB"))[image.height // 2].astype(int)
+        mirrored += bool(row[3, 2] > row[3, 0])
+        share = (row[:, 0] > row[:, 2]).mean()
+        assert 0.35 / 0.85 - 0.02 < share < 0.5 / 0.85 + 0.02
+    assert mirrored == pytest.approx(100, abs=25)
+
+
+def test_the_photograph_does_not_change_what_is_drawn_at_random() -> None:
+    after = []
+    for size in ((160, 160), (31, 17)):
+        rng = np.random.default_rng(3)
+        photo_as_sent(Image.new("RGB", size), rng)
+        after.append(rng.random())
+    assert after[0] == after[1]
+    assert photo_as_sent(Image.new("RGB", (1, 1)), np.random.default_rng(0))

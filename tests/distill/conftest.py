@@ -22,6 +22,10 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from distill.clip import ClipTeacher
+from distill.internvl import InternVLTeacher
+from distill.open_clip import OpenClipTeacher
+from distill.siglip import SiglipTeacher
 from distill.teacher import TeacherOutput
 from keynet.types import Request, Samples
 
@@ -354,3 +358,31 @@ def make_samples() -> Callable[..., Samples]:
         return Samples(pictures, texts, pairs, lambda: held_out)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def pictured() -> Samples:
+    """As ``make_samples``, of pictures that decode."""
+    noise = np.random.default_rng(0)
+    pictures = []
+    for _ in range(12):
+        buffer = io.BytesIO()
+        Image.fromarray(noise.integers(0, 256, (36, 32, 3), dtype=np.uint8)).save(buffer, "PNG")
+        pictures.append(buffer.getvalue())
+    texts = [f"{word} {letter}" for word in ("a", "what is") for letter in "abcdefghijkl"]
+    pairs = torch.arange(12)[:, None].repeat(1, 2)
+    return Samples(pictures, texts, pairs, list)
+
+
+@pytest.fixture
+def load_teacher(request: pytest.FixtureRequest) -> Callable[[str], Any]:
+    """Load one of the small checkpoints through its real loader, by kind."""
+
+    def load(kind: str) -> Any:
+        folder = request.getfixturevalue(f"{kind}_folder")
+        if kind == "open_clip":
+            return OpenClipTeacher(name=kind, model=f"local-dir:{folder}")
+        loader = {"clip": ClipTeacher, "internvl": InternVLTeacher}.get(kind, SiglipTeacher)
+        return loader(name=kind, path=folder)
+
+    return load
