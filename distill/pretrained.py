@@ -114,7 +114,8 @@ def load_network(name: str, path: str, model_class: Any, **options: Any) -> nn.M
             f"teacher {name}: {path} lacks {listed(info['missing_keys'])}, which would stay "
             "random; fetch a whole checkpoint of this architecture"
         )
-    return network  # type: ignore[no-any-return]
+    loaded: nn.Module = network
+    return loaded
 
 
 def load_image_processor(name: str, path: str, **options: Any) -> Any:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any
 
-from PIL import Image
 from torch import Tensor
 
-from distill.pretrained import (
-    check_model_type,
-    image_identity,
-    load_image_processor,
-    load_network,
-    load_tokenizer,
-    require,
-    tokenizer_identity,
-)
-from distill.teacher import MODALITIES, FrozenTeacher, TeacherError
+from distill.dual_encoder import DualEncoder
+from distill.pretrained import check_model_type, load_network, require
+from distill.teacher import TeacherError
 
 
-class SiglipTeacher(FrozenTeacher):
+class SiglipTeacher(DualEncoder):
     """A SiglipModel with its own processor; SigLIP 2 at a fixed resolution is one too.
 
     Texts are lower-cased, padded to all of its positions (64) and cut there, and enter without a
@@ -45,32 +35,13 @@ class SiglipTeacher(FrozenTeacher):
                 "picture; take a fixed resolution, such as google/siglip2-base-patch16-256"
             )
         network: Any = load_network(name, path, require("transformers").SiglipModel)
-        self._processor = load_image_processor(name, path)
-        self._tokenizer = load_tokenizer(name, path)
-        self._max_length = network.config.text_config.max_position_embeddings
         super().__init__(
             name=name,
-            module=network,
-            modalities=MODALITIES,
+            path=path,
+            network=network,
             dim=network.config.vision_config.hidden_size,
-            preprocessing={
-                "image": image_identity(self._processor),
-                "text": tokenizer_identity(self._tokenizer),
-                "lower_case": True,
-                "max_length": self._max_length,
-                "padding": "max_length",
-            },
-            temperature=math.exp(-network.logit_scale.item()),
+            text_preprocessing={"lower_case": True, "padding": "max_length"},
         )
-
-    def pixels(self, picture: Image.Image) -> Tensor:
-        pixels: Tensor = self._processor(images=picture, return_tensors="pt")["pixel_values"][0]
-        return pixels
-
-    def image_features(self, pixels: Tensor) -> Tensor:
-        network: Any = self.module
-        features: Tensor = network.get_image_features(pixel_values=pixels).pooler_output
-        return features
 
     def tokenise(self, texts: list[str]) -> dict[str, Tensor]:
         tokens = self._tokenizer(
@@ -82,8 +53,3 @@ class SiglipTeacher(FrozenTeacher):
             return_tensors="pt",
         )
         return {"input_ids": tokens["input_ids"]}
-
-    def text_features(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        network: Any = self.module
-        features: Tensor = network.get_text_features(**inputs).pooler_output
-        return features

@@ -116,7 +116,8 @@ def _from_mapping(name: str, model: str, given: Mapping[str, Tensor], timm: Any)
                 f"teacher {name}: state_dict {word} {listed(wrong)}, other than timm's {model}; "
                 "give weights of this model"
             )
-    return network  # type: ignore[no-any-return]
+    loaded: nn.Module = network
+    return loaded
 
 
 def _from_timm(name: str, model: str, pretrained: bool | str, timm: Any) -> nn.Module:
@@ -140,7 +141,8 @@ def _from_timm(name: str, model: str, pretrained: bool | str, timm: Any) -> nn.M
             f"teacher {name}: {source} is a {found}, expected {model}; name it so or take another"
         )
     network.reset_classifier(0)
-    return network  # type: ignore[no-any-return]
+    loaded: nn.Module = network
+    return loaded
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ the rows that are missing. Any option of training may follow: steps=200.
 import json
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
@@ -19,6 +20,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from data.datamodule import RequestBatches, RequestDataModule
 from data.requests import CaptionedSource
@@ -72,8 +74,8 @@ class Bench:
         self.labels = Labels.of(self.test.requests)
         self.disjoint = source.disjoint_phrasings
 
-    def _stored(self, requests: list[Request], stem: object) -> RequestBatches:
-        return RequestBatches(requests, self.data.preprocessor, stem)  # type: ignore[arg-type]
+    def _stored(self, requests: list[Request], stem: Callable[[Tensor], Tensor]) -> RequestBatches:
+        return RequestBatches(requests, self.data.preprocessor, stem)
 
     def run(self, cfg: DictConfig) -> dict[str, float]:
         """Train one student and judge it."""
