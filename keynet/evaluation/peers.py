@@ -7,7 +7,6 @@ in float32. A key model takes uint8 pixels, since its graph starts there; a peer
 from __future__ import annotations
 
 import importlib
-import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from keynet.export.loader import read_file
+from keynet.export.loader import read_file, read_graph
 from keynet.export.manifest import MODEL, read_manifest
 
 TRACED_BATCH = 2  # at 1, a batch is a number that tracing may keep
@@ -60,8 +59,7 @@ def exported_encoder(name: str, folder: str | Path, tokens: int) -> Encoder:
     """
     manifest = read_manifest(folder)
     content = read_file(folder, manifest, MODEL)
-    with _torchscript():
-        graph = torch.jit.load(io.BytesIO(content), map_location="cpu")  # type: ignore[no-untyped-call]
+    graph = read_graph(content, torch.device("cpu"))
     settings = manifest.preprocessing
     return _key_encoder(name, graph, settings.image_size, min(tokens, settings.max_tokens))
 

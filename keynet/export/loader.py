@@ -57,7 +57,7 @@ def load_key_model(folder: str | Path, device: str | torch.device = "cpu") -> Ke
     contents = read_files(folder, manifest)
     encoder = KeyEncoder(
         manifest,
-        _model(contents[MODEL], place),
+        read_graph(contents[MODEL], place),
         _preprocessor(manifest, contents[TOKENIZER]),
         _hash_matrix(contents[HASH], manifest.key_space),
         place,
@@ -318,7 +318,8 @@ def _torchscript() -> Iterator[None]:
         yield
 
 
-def _model(content: bytes, device: torch.device) -> torch.jit.ScriptModule:
+def read_graph(content: bytes, device: torch.device) -> torch.jit.ScriptModule:
+    """Return the graph of an export; ArtefactError where it is no TorchScript."""
     try:
         with _torchscript():
             model = torch.jit.load(io.BytesIO(content), map_location=device)  # type: ignore[no-untyped-call]
