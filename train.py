@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 
-from data.perturb import perturbations
+from data.perturbed import perturbed
 from keynet.evaluation.baselines import require_packages
 from keynet.evaluation.evaluate import evaluate
 from keynet.evaluation.output import write_evaluation
@@ -40,7 +40,7 @@ def run(cfg: DictConfig) -> None:
     options = instantiate(cfg.evaluation, _convert_="all")
     if options["baseline_image_size"] is not None:
         require_packages()
-    parts = {"model": cfg.model, "losses": cfg.loss, "distillation": cfg.distill}
+    parts = dict(model=cfg.model, losses=cfg.loss, distillation=cfg.distill, augment=cfg.augment)
     module = instantiate(cfg.module)(**{name: instantiate(part) for name, part in parts.items()})
     data = instantiate(cfg.data)
     trainer = instantiate(
@@ -63,7 +63,7 @@ def run(cfg: DictConfig) -> None:
     export_key_model(
         module.model, data.preprocessor, export, cfg.name, 1, golden, attribution=source.attribution
     )
-    judged = {"method": cfg.name, "perturb": perturbations, "teachers": module.teachers}
+    judged = {"method": cfg.name, "perturb": perturbed, "teachers": module.teachers}
     found = evaluate(load_key_model(export), source, **judged, **options)
     write_evaluation(found, folder, " ".join(["python", *sys.argv]), source.attribution, export)
     point_latest(folder)

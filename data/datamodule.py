@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
+from data.features import Stem, content_digest, features_digest, in_chunks, kept
+from data.perturbed import with_perturbed
 from data.requests import CAPTION, CaptionedSource, Source, image_identity
 from data.sampler import HardNegativeBatchSampler
 from data.tokenizer import train_tokenizer
@@ -18,6 +22,7 @@ from keynet.preprocess import Preprocessor
 from keynet.types import Request, RequestError, Samples, TrainingBatch
 
 STEM_BATCH = 64
+PERTURBED_SEED = 0  # not the run's: a picture's features are made once for all runs
 PAD_PICTURES, PAD_TEXTS, PAD_TOKENS = 8, 32, 8
 
 
@@ -27,15 +32,18 @@ class RequestBatches(Dataset[TrainingBatch]):
     Args:
         requests: Training requests.
         preprocessor: Decodes and tokenises, as in serving.
-        stem: Frozen part of the image encoder, uint8 [B, 3, S, S] to [B, C, h, w]: its outputs are
-            made once, in batches that do not depend on the training, and kept in memory.
+        stems: Frozen parts of encoders, ``image`` of uint8 [B, 3, S, S] and ``text`` of tokens and
+            mask [B, L]: what they make is made once and stands in batches in place of pixels and
+            tokens. Of a text it is features [V, W], with a mask [V, 1].
+        features: Folder in which that is kept; None keeps it in memory.
     """
 
     def __init__(
         self,
         requests: Sequence[Request],
         preprocessor: Preprocessor,
-        stem: Callable[[Tensor], Tensor] | None = None,
+        stems: Mapping[str, Stem] | None = None,
+        features: str | Path | None = None,
     ) -> None:
         for number, request in enumerate(requests):
             if request.group is None:
@@ -49,31 +57,61 @@ class RequestBatches(Dataset[TrainingBatch]):
         self.picture_id = _numbers([_picture(r) for r in requests])
         self.text_id = _numbers([r.text for r in requests])
         self._tokens = self._tokenised()
-        self._stored: dict[Hashable, Tensor] = {}
         size = preprocessor.image_size
         self._absent = torch.zeros(3, size, size, dtype=torch.uint8)
-        if stem is not None:
-            self._absent = self._store(stem)
+        self._pictures: dict[Hashable, Tensor] = {}
+        self._texts: dict[str, Tensor] = {}
+        for name, store in (("image", self._store_pictures), ("text", self._store_texts)):
+            if stems is not None and name in stems:
+                store(stems[name], features)
 
-    def _store(self, stem: Callable[[Tensor], Tensor]) -> Tensor:
+    def _store_pictures(self, stem: Stem, folder: str | Path | None) -> None:
         first_of: dict[Hashable, int] = {}
         for number, request in enumerate(self.requests):
             if request.image is not None:
                 first_of.setdefault(image_identity(request), number)
-        identities = list(first_of)
-        for first in tqdm(
-            range(0, len(identities), STEM_BATCH), desc="frozen image features", disable=None
-        ):
-            chunk = identities[first : first + STEM_BATCH]
-            features = stem(torch.stack([self._picture(first_of[i]) for i in chunk]))
-            self._stored.update(zip(chunk, features.unbind(0), strict=True))
-        return stem(self._absent[None])[0]
+        numbers = list(first_of.values())
+        contents = (content_digest(self.requests[n].image) for n in numbers)  # type: ignore[arg-type]
+        with tqdm(total=len(numbers), desc="frozen image features", disable=None) as bar:
+
+            def make(chunk: range) -> Tensor:
+                bar.update(len(chunk))
+                # After the last picture the absent one.
+                pictures = [
+                    self._picture(numbers[n]) if n < len(numbers) else self._absent for n in chunk
+                ]
+                return stem(torch.stack(pictures))
+
+            rows = kept(
+                folder,
+                f"image-{features_digest(stem, self.preprocessor, contents)}",
+                lambda: in_chunks(len(numbers) + 1, STEM_BATCH, make),
+            )
+        self._pictures.update(zip(first_of, rows[:-1].unbind(0), strict=True))
+        self._absent = rows[-1]
+
+    def _store_texts(self, stem: Stem, folder: str | Path | None) -> None:
+        # By length: a batch is padded to its longest. The absent text is the last.
+        texts = sorted(
+            (t for t in self._tokens if t is not None), key=lambda t: (-len(self._tokens[t]), t)
+        )
+        ids = [*(self._tokens[t] for t in texts), []]
+        contents = (text.encode() + b"\0" for text in texts)
+        rows = kept(
+            folder,
+            f"text-{features_digest(stem, self.preprocessor, contents)}",
+            lambda: in_chunks(
+                len(ids), STEM_BATCH, lambda n: stem(*_padded(ids[n.start : n.stop]))
+            ),
+        )
+        self._texts.update(zip(texts, rows[:-1].unbind(0), strict=True))
+        self._absent_text = rows[-1]
 
     def _picture(self, number: int) -> Tensor:
         request = self.requests[number]
         if request.image is None:
             return self._absent
-        stored = self._stored.get(image_identity(request))
+        stored = self._pictures.get(image_identity(request))
         if stored is not None:
             return stored
         try:
@@ -107,15 +145,7 @@ class RequestBatches(Dataset[TrainingBatch]):
         # Few distinct shapes: a kernel is compiled for each. Pictures are padded by pictures of the
         # batch, which keeps its BatchNorm statistics.
         rows = [rows[i % len(rows)] for i in range(-(-len(rows) // PAD_PICTURES) * PAD_PICTURES)]
-        texts = [self._tokens[text] for text in text_row]
-        texts += [[]] * (-len(texts) % PAD_TEXTS)
-        longest = max(1, *map(len, texts))
-        length = longest + -longest % PAD_TOKENS
-        tokens = torch.zeros(len(texts), length, dtype=torch.int64)
-        token_mask = torch.zeros(len(texts), length, dtype=torch.bool)
-        for row, ids in enumerate(texts):
-            tokens[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
-            token_mask[row, : len(ids)] = True
+        tokens, token_mask = self._text_tensors(list(text_row))
         return TrainingBatch(
             images=torch.stack(rows),
             image_mask=torch.tensor([r.image is not None for r in requests]),
@@ -131,22 +161,33 @@ class RequestBatches(Dataset[TrainingBatch]):
             described=self.described[list(indices)],
         )
 
+    def _text_tensors(self, texts: Sequence[str | None]) -> tuple[Tensor, Tensor]:
+        if self._texts:
+            found = [self._absent_text if text is None else self._texts[text] for text in texts]
+            return torch.stack(found), torch.tensor([[text is not None] for text in texts])
+        ids = [self._tokens[text] for text in texts]
+        return _padded([*ids, *[[]] * (-len(ids) % PAD_TEXTS)])
+
 
 class RequestDataModule(pl.LightningDataModule):
-    """Training batches of a data source, with the tokenizer trained on its texts.
+    """Training batches of a data source.
 
     Args:
         source: Where requests come from.
         image_size: Pixels a side.
         max_tokens: Longest text, a multiple of 8.
         long_text: ``error`` or ``fold`` (see ``keynet.preprocess.Preprocessor``).
-        vocab_size: Tokens of the tokenizer.
+        tokenizer: The one that the text encoder reads; None trains one on the training texts.
+        vocab_size: Tokens of a tokenizer that is trained.
         batch_size: Requests a batch.
         batches_per_epoch: Batches between two checkpoints.
         seed: Of the batches.
         num_workers: Processes that make batches.
-        store_stems: Keep what the frozen part of the image encoder makes of every picture, which
-            halves a step on a CPU; needs ``stem`` (set by ``KeyModule``) and memory.
+        store_stems: Make what frozen parts of encoders make of every picture and text once, which
+            halves a step on a CPU; needs ``stems`` (set by ``KeyModule``) and memory.
+        features: Folder in which that is kept for other runs; None keeps it in memory.
+        perturbed: Share of the pictures that are trained on perturbed, too
+            (``data.perturbed.with_perturbed``; the same ones in every run).
     """
 
     def __init__(
@@ -156,27 +197,38 @@ class RequestDataModule(pl.LightningDataModule):
         image_size: int,
         max_tokens: int,
         long_text: str,
+        tokenizer: Tokenizer | None = None,
         vocab_size: int,
         batch_size: int,
         batches_per_epoch: int,
         seed: int,
         num_workers: int,
         store_stems: bool,
+        features: str | Path | None = None,
+        perturbed: float = 0.0,
     ) -> None:
         super().__init__()
         self.source = source
         self.batch_size, self.batches_per_epoch = batch_size, batches_per_epoch
         self.seed, self.num_workers, self.store_stems = seed, num_workers, store_stems
-        self.stem: Callable[[Tensor], Tensor] | None = None
-        self.requests = source.requests("train")
-        texts = {request.text for request in self.requests if request.text is not None}
-        tokenizer = train_tokenizer(texts, vocab_size=vocab_size)
+        self.features = features
+        self.stems: dict[str, Stem] = {}
+        self.requests = with_perturbed(source.requests("train"), perturbed, PERTURBED_SEED)
+        if tokenizer is None:
+            texts = {request.text for request in self.requests if request.text is not None}
+            tokenizer = train_tokenizer(texts, vocab_size=vocab_size)
         self.preprocessor = Preprocessor(image_size, tokenizer, max_tokens, long_text=long_text)
 
     @cached_property
     def samples(self) -> Samples:
         """What teachers see of the training requests, numbered as in batches."""
         return number_samples(self.source, self.requests)
+
+    @cached_property
+    def batches(self) -> RequestBatches:
+        """The training requests as batches by indices, with what ``stems`` make of them."""
+        stems = self.stems if self.store_stems else None
+        return RequestBatches(self.requests, self.preprocessor, stems, self.features)
 
     def train_dataloader(self) -> DataLoader[TrainingBatch]:
         """Return batches that are a function of seed and epoch."""
@@ -186,10 +238,8 @@ class RequestDataModule(pl.LightningDataModule):
             batches=self.batches_per_epoch,
             seed=self.seed,
         )
-        stem = self.stem if self.store_stems else None
-        dataset = RequestBatches(self.requests, self.preprocessor, stem)
         return DataLoader(
-            dataset,
+            self.batches,
             sampler=sampler,
             batch_size=None,  # the sampler gives whole batches, and Lightning sets its epoch
             num_workers=self.num_workers,
@@ -220,6 +270,18 @@ def number_samples(source: Source, requests: Sequence[Request]) -> Samples:
         return [*described, *source.requests("calibration")]
 
     return Samples(contents, list(texts), pairs, held_out)
+
+
+def _padded(texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return tokens and mask [V, L], L the longest text rounded up."""
+    longest = max([1, *map(len, texts)])
+    length = longest + -longest % PAD_TOKENS
+    tokens = torch.zeros(len(texts), length, dtype=torch.int64)
+    mask = torch.zeros(len(texts), length, dtype=torch.bool)
+    for row, ids in enumerate(texts):
+        tokens[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
+        mask[row, : len(ids)] = True
+    return tokens, mask
 
 
 def _picture(request: Request) -> Hashable:

@@ -85,12 +85,15 @@ def photo_as_sent(picture: Image.Image, rng: np.random.Generator) -> bytes:
 
 def perturbations(picture: Image.Image) -> dict[str, bytes]:
     """Return the fixed perturbations under which keys should stay: name -> encoded bytes."""
-    half = picture.resize(tuple(max(1, s // 2) for s in picture.size), Image.BILINEAR)
     width, height = picture.size
-    trimmed = picture.crop((width // 25, height // 25, width - width // 25, height - height // 25))
-    return {
-        "jpeg_q50": encode(picture, "JPEG", 50),
-        "webp_q50": encode(picture, "WEBP", 50),
-        "resize_half": encode(half, "PNG"),
-        "crop_4_percent": encode(trimmed, "PNG"),
-    }
+    found = {f"jpeg_q{quality}": encode(picture, "JPEG", quality) for quality in (10, 50, 90)}
+    found["webp_q50"] = encode(picture, "WEBP", 50)
+    for name, part in (("half", 2), ("quarter", 4)):
+        small = picture.resize(tuple(max(1, s // part) for s in picture.size), Image.BILINEAR)
+        found[f"resize_{name}"] = encode(small, "PNG")
+    for percent in (4, 8):
+        x, y = width * percent // 100, height * percent // 100
+        found[f"crop_{percent}_percent"] = encode(
+            picture.crop((x, y, width - x, height - y)), "PNG"
+        )
+    return found

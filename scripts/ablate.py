@@ -1,174 +1,154 @@
-"""Which teachers, objectives and weightings help: python -m scripts.ablate data=emoji
+"""What helps and what does not: python -m scripts.ablate aligners data=emoji
 
-Small students over the frozen image trunk, whose features are stored once; three seeds a row;
-judged on held-out pictures of the training split, never on the test split. Stopped, it goes on with
-the rows that are missing. Any option of training may follow: steps=200.
+A table of variants (teachers, aligners, augment, alpha, drift: scripts/ablations.py) over frozen
+encoders, whose features are made once; three seeds a row; judged on held-out pictures of the
+training split. What was chosen there is reported with data.source.fold=test. Stopped, it goes on
+with the rows that are missing. Any option of training may follow: steps=200.
 """
 
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
-import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
-from data.datamodule import RequestBatches, RequestDataModule
-from data.requests import CaptionedSource
-from data.sampler import HardNegativeBatchSampler
-from keynet.evaluation.captions import CaptionVectors, ranks
-from keynet.evaluation.cuts import cut
-from keynet.evaluation.evaluate import photographs
-from keynet.evaluation.fixed_store import chr_curve, serve
-from keynet.evaluation.labels import Labels
+from keynet.evaluation.ablation import paired_difference
 from keynet.training.config import explained, register
+from keynet.training.module import ADAPTER
 from keynet.training.progress import quiet
-from keynet.types import KeyOutput, Request
+from keynet.training.start import start_from
+from scripts.ablation_bench import Bench
+from scripts.ablations import TABLES, Ablation, Row
 
 SEEDS = (0, 1, 2)
-STUDENT = [
-    "encoder=tiny", "encoder.text.width=128", "encoder.text.depth=2",
-    "encoder.image.frozen_blocks=8", "aligner.dropout=0.3", "data.source.fold=dev", "steps=100",
-    "batch_size=240",
-]  # fmt: skip
-ONE = "distill/objectives=feature"  # a teacher of one modality has no similarities between both
-ROWS = {
-    "no teacher": ["distill=none"],
-    "lite0": [ONE, "~distill.teachers.minilm", "~distill.teachers.bridge"],
-    "minilm": [ONE, "~distill.teachers.lite0", "~distill.teachers.bridge"],
-    "bridge": ["~distill.teachers.lite0", "~distill.teachers.minilm"],
-    "all, uniform": [],
-    "all, affinity alone": ["distill/objectives=affinity"],
-    "all, feature alone": ["distill/objectives=feature"],
-    "all, by precision": ["distill/weighting=precision"],
-    "all, by rank of precision": ["distill/weighting=precision", "distill.weighting.by=rank"],
-    "all, by dispersion": ["distill/weighting=dispersion"],
-    "all, keep the worst": ["distill/weighting=keep_worst"],
-    "all, running standardiser": ["distill.standardise=running"],
-}
-CAPTIONED_ROWS = {"all, and text contrast": ["distill/objectives=with_captions"]}
-CHUNK = 240
+COMMON = ("data.source.fold=dev", "batch_size=240", "trainer=cpu")
+CONF = Path(__file__).parents[1] / "conf"
+OUTPUTS = Path("outputs/ablation")
 log = logging.getLogger("ablate")
 
-
-class Bench:
-    """One data set, its stored image features, and the requests to judge by."""
-
-    def __init__(self, cfg: DictConfig) -> None:
-        self.data: RequestDataModule = instantiate(cfg.data)
-        source = self.data.source
-        stem = instantiate(cfg.encoder.image).stem
-        self.train = self._stored(self.data.requests, stem)
-        self.test = self._stored(source.requests("test"), stem)
-        captioned = isinstance(source, CaptionedSource)
-        self.captions = self._stored(source.captions("test") if captioned else [], stem)
-        self.labels = Labels.of(self.test.requests)
-        self.disjoint = source.disjoint_phrasings
-
-    def _stored(self, requests: list[Request], stem: Callable[[Tensor], Tensor]) -> RequestBatches:
-        return RequestBatches(requests, self.data.preprocessor, stem)
-
-    def run(self, cfg: DictConfig) -> dict[str, float]:
-        """Train one student and judge it."""
-        pl.seed_everything(cfg.seed, workers=True, verbose=False)
-        distillation = instantiate(cfg.distill)
-        module = instantiate(cfg.module)(
-            model=instantiate(cfg.model), losses=instantiate(cfg.loss), distillation=distillation
-        )
-        if distillation:
-            distillation.attach(self.data.samples, "cpu", torch.float32)
-        sampler = HardNegativeBatchSampler(
-            self.train.requests, batch_size=cfg.batch_size, batches=cfg.steps, seed=cfg.seed
-        )
-        loader = torch.utils.data.DataLoader(self.train, sampler=sampler, batch_size=None)
-        trainer = instantiate(
-            cfg.trainer,
-            max_epochs=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-        )
-        trainer.fit(module, loader)
-        return self._judge(module.model.eval())
-
-    @torch.no_grad()
-    def _judge(self, model: torch.nn.Module) -> dict[str, float]:
-        keys = torch.cat([output.key for output in _outputs(model, self.test)]).numpy()
-        served = serve(keys, self.labels, cut(self.labels, "all", disjoint_phrasings=self.disjoint))
-        coverage, precision = chr_curve(served)
-        found = {"p_chr_auc": float((np.diff(coverage, prepend=0.0) * precision).sum())}
-        if self.captions.requests:
-            outputs = _outputs(model, self.captions)
-            first, picture_of = photographs(self.captions.requests)
-            image = torch.cat([output.image for output in outputs])[first]
-            text = torch.cat([output.text for output in outputs])
-            to_image, _ = ranks(CaptionVectors(image.numpy(), text.numpy()), picture_of)
-            found["recall_at_10"] = float((to_image <= 10).mean())
-        return found
+Run = dict[str, Any]  # figures by name, and "hits" by picture
 
 
-def _outputs(model: torch.nn.Module, batches: RequestBatches) -> list[KeyOutput]:
-    rows = range(len(batches.requests))
-    chunks = [rows[first : first + CHUNK] for first in range(0, len(rows), CHUNK)]
-    return [model(*batches[chunk][:6]) for chunk in chunks]
+def composed(table: Ablation, row: Row, given: Sequence[str], seed: int) -> DictConfig:
+    """Return the configuration of one run; a row without teachers drops what is set of them."""
+    options = [*table.student, *COMMON, *given]
+    if "distill=none" in row.options:
+        options = [o for o in options if not o.lstrip("+~").startswith("distill")]
+    elif any(o.startswith("distill=") for o in given):
+        options = [o for o in options if not o.startswith("distill=") or o in given]
+    return compose("train", [*options, *row.options, f"seed={seed}"])
+
+
+def described(cfg: DictConfig) -> str:
+    """Return what tells one run from another."""
+    return OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [k for k in cfg if k != "run_dir"]))
+
+
+def run(bench: Bench, table: Ablation, row: Row, cfg: DictConfig, folder: Path) -> Run:
+    """Train one variant and judge it; ``folder`` keeps what others start from."""
+    pl.seed_everything(cfg.seed, workers=True, verbose=False)
+    parts = dict(model=cfg.model, losses=cfg.loss, distillation=cfg.distill, augment=cfg.augment)
+    module = instantiate(cfg.module)(**{name: instantiate(part) for name, part in parts.items()})
+    bench.data.seed, bench.data.batches_per_epoch = cfg.seed, cfg.steps
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer = instantiate(
+        cfg.trainer, max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, default_root_dir=folder,
+    )  # fmt: skip
+    before = None
+    if table.drift is not None and row.start is not None:
+        before = instantiate(cfg.model).eval()
+        tokenizer = bench.data.preprocessor.tokenizer_json
+        start_from(before, cfg.module.start_from, tokenizer, ADAPTER)
+    trainer.fit(module, datamodule=bench.data)
+    if any(other.start for other in table.rows.values()) and row.start is None:
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        (folder / "export").mkdir(exist_ok=True)
+        trainer.save_checkpoint(folder / "checkpoints" / "last.ckpt", weights_only=True)
+        tokenizer = bench.data.preprocessor.tokenizer_json
+        (folder / "export" / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+    return bench.judge(module.model.eval(), table, row.by_code, before)
 
 
 def main() -> None:
     """Run what is missing and print the table."""
+    if len(sys.argv) < 2 or sys.argv[1] not in TABLES:
+        sys.exit(f"error: name a table: {', '.join(TABLES)}; then options, such as data=emoji")
     register()
     quiet()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    given = sys.argv[1:]
-    conf = Path(__file__).parents[1] / "conf"
-    with initialize_config_dir(str(conf), version_base="1.3"):
-
-        def composed(row: list[str], seed: int) -> DictConfig:
-            alone = row == ["distill=none"]
-            chosen = any(o.startswith("distill=") for o in given)
-            teachers = [] if alone or chosen else ["distill=packaged"]
-            options = [o for o in given if not (alone and o.lstrip("+~").startswith("distill"))]
-            return compose("train", [*STUDENT, *teachers, *options, *row, f"seed={seed}"])
-
-        base = composed(ROWS["no teacher"], 0)
-        bench = Bench(base)
-        name = bench.data.source.name
-        rows = ROWS | (CAPTIONED_ROWS if bench.train.described.any() else {})
-        folder = Path("outputs/ablation") / name
-        folder.mkdir(parents=True, exist_ok=True)
-        results = folder / "results.jsonl"
+    chosen, given = sys.argv[1], sys.argv[2:]
+    table = TABLES[chosen]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        first = composed(table, next(iter(table.rows.values())), given, 0)
+        source = instantiate(first.data.source)
+        rows = table.rows | (table.captioned if hasattr(source, "captions") else {})
+        data = source.name
+        root = OUTPUTS / chosen / data
+        root.mkdir(parents=True, exist_ok=True)
+        results = root / "results.jsonl"
         lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
         known = {(d["row"], d["config"]): d["found"] for d in map(json.loads, lines)}
-        found: dict[str, list[dict[str, float]]] = {row: [] for row in rows}
-        for number, (row, seed) in enumerate((row, seed) for row in rows for seed in SEEDS):
-            cfg = composed(rows[row], seed)
-            kept = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "run_dir"])
-            config = OmegaConf.to_yaml(kept)
-            if (row, config) not in known:
-                known[row, config] = bench.run(cfg)
-                line = {"row": row, "config": config, "found": known[row, config]}
+        bench: Bench | None = None
+        found: dict[str, list[Run]] = {row: [] for row in rows}
+        for number, (name, seed) in enumerate((row, seed) for row in rows for seed in SEEDS):
+            row = rows[name]
+            cfg = composed(table, row, given, seed)
+            if row.start is not None:
+                cfg.module.start_from = str(root / f"{row.start}-{seed}")
+            if (name, described(cfg)) not in known:
+                if bench is None or not bench.serves(cfg):
+                    bench = None  # its features leave the memory first
+                    if cfg.data.source != first.data.source:
+                        first, source = cfg, instantiate(cfg.data.source)
+                    bench = Bench(cfg, source)
+                untrained = name == "concatenation"
+                judged = (
+                    bench.concatenated(table)
+                    if untrained
+                    else run(bench, table, row, cfg, root / f"{name}-{seed}")
+                )
+                known[name, described(cfg)] = judged
+                line = {"row": name, "config": described(cfg), "found": judged}
                 with results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
-            found[row].append(known[row, config])
-            count = len(rows) * len(SEEDS)
-            log.info("%d of %d: %s, seed %d: %s", number + 1, count, row, seed, found[row][-1])
-    table = Table(title=f"{name}: mean of {len(SEEDS)} seeds (least to greatest)")
-    metrics = list(found["no teacher"][0])
-    for column in ("row", *metrics):
+            found[name].append(known[name, described(cfg)])
+            shown = {k: round(v, 4) for k, v in found[name][-1].items() if k != "hits"}
+            log.info("%d of %d: %s, seed %d: %s", number + 1, 3 * len(rows), name, seed, shown)
+    Console(width=200).print(tabulated(data, found))
+    print(f"results: {results}")
+
+
+def tabulated(data: str, found: dict[str, list[Run]]) -> Table:
+    """Return the table: means with least and greatest, and hits less those of the first row."""
+    table = Table(title=f"{data}: mean of {len(SEEDS)} seeds (least to greatest)")
+    base = next(iter(found.values()))
+    metrics = [metric for metric in base[0] if metric != "hits"]
+    compared = "hits" in base[0]
+    difference = f"hits less {next(iter(found))} (95 %)"
+    for column in ("row", *metrics, *([difference] if compared else [])):
         table.add_column(column)
     for row, runs in found.items():
-        values = [[run[metric] for run in runs] for metric in metrics]
-        table.add_row(row, *(f"{mean(v):.3f} ({min(v):.3f} to {max(v):.3f})" for v in values))
-    Console().print(table)
-    print(f"results: {results}")
+        cells = []
+        for metric in metrics:
+            values = [run[metric] for run in runs if metric in run]
+            cells.append(
+                f"{mean(values):.3f} ({min(values):.3f} to {max(values):.3f})" if values else "n/a"
+            )
+        if compared:
+            gain = paired_difference([r["hits"] for r in runs], [r["hits"] for r in base])
+            cells.append("{:+.3f} ({:+.3f} to {:+.3f})".format(*gain))
+        table.add_row(row, *cells)
+    return table
 
 
 if __name__ == "__main__":

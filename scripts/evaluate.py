@@ -7,7 +7,7 @@ import hydra
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from data.perturb import perturbations
+from data.perturbed import perturbed
 from keynet.evaluation.evaluate import evaluate
 from keynet.evaluation.output import write_evaluation
 from keynet.export.loader import load_key_model
@@ -19,7 +19,7 @@ def run(cfg: DictConfig) -> None:
     encoder = load_key_model(cfg.export)
     source = instantiate(cfg.data.source)
     options = instantiate(cfg.evaluation, _convert_="all")
-    options |= {"method": encoder.space.name, "perturb": perturbations}
+    options |= {"method": encoder.space.name, "perturb": perturbed}
     if cfg.distill:
         options["teachers"] = list(instantiate(cfg.distill.teachers, _convert_="all").values())
     if cfg.against is not None:

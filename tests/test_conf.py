@@ -27,6 +27,7 @@ OPTIONS = sorted(
 )
 # SPEC T5; both towers, fusion and head.
 BUDGETS = {"tiny": 8_200_000, "small": 22_100_000, "demo": 8_200_000}
+OVER_FROZEN = 33_000_000  # Lite0 and MiniLM, and what is trained over them
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +64,7 @@ def test_every_experiment_composes_and_builds_its_model(experiment: str) -> None
     assert isinstance(model, KeyModel)
     assert (model.key_dim, model.num_bits) == (config.key_dim, config.bits)
     count = sum(parameter.numel() for parameter in model.parameters())
-    assert 1_000_000 < count <= BUDGETS[experiment.rpartition("_")[2]]
+    assert 1_000_000 < count <= BUDGETS.get(experiment.rpartition("_")[2], OVER_FROZEN)
     module = instantiate(config.module)(model=model, losses=instantiate(config.loss))
     assert isinstance(module, KeyModule)
     assert set(module.weights) == set(config.loss)
@@ -88,7 +89,8 @@ def test_what_an_experiment_sets_is_what_is_run(experiment: str) -> None:
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_an_experiment_names_its_command_in_its_first_lines(experiment: str) -> None:
     text = (CONF / "experiment" / f"{experiment}.yaml").read_text().splitlines()
-    assert f"# python train.py experiment={experiment}" in text[:3]
+    command = f"# python train.py experiment={experiment}"
+    assert any(f"{line} ".startswith(f"{command} ") for line in text[:3])
 
 
 def test_the_bare_command_composes() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from keynet.evaluation.peers import Encoder
 from keynet.evaluation.records import Record, Sheet
+from keynet.export.loader import CPU_BATCH_SIZE
 
 WARM_UPS = 3
 WARM_UP_SECONDS = 5.0  # no further warm-up begins after that
@@ -34,7 +35,8 @@ def measure(
     """Return the seconds of each run; a round runs every encoder once, the next in reverse order.
 
     In turns, so that whatever else the machine does falls on all alike; every run follows one of
-    another model, whose weights it finds in the processor's caches.
+    another model, whose weights it finds in the processor's caches. A batch of more than the loader
+    takes at once on a CPU runs whole or in slices of that, whichever its warm-up found faster.
 
     Args:
         encoders: Of different names.
@@ -174,29 +176,35 @@ def _measure_one(
     batch = setting[0]
     inputs = {encoder.name: encoder.inputs(batch) for encoder in encoders}
     times: dict[str, list[float]] = {encoder.name: [] for encoder in encoders}
-    spent = dict.fromkeys(times, 0.0)
+    spent, at_once = dict.fromkeys(times, 0.0), dict.fromkeys(times, batch)
     for encoder in encoders:
         for _ in range(WARM_UPS):
             if spent[encoder.name] >= WARM_UP_SECONDS:
                 break
-            seconds = _run(encoder, inputs[encoder.name])
+            seconds = _run(encoder, inputs[encoder.name], batch)
             spent[encoder.name] += seconds
             progress.ran(encoder.name, setting, seconds, counted=False)
+        if batch > CPU_BATCH_SIZE:
+            in_slices = min(_run(encoder, inputs[encoder.name], CPU_BATCH_SIZE) for _ in range(2))
+            spent[encoder.name] += 2 * in_slices
+            if in_slices < seconds:
+                at_once[encoder.name] = CPU_BATCH_SIZE
     for number in range(rounds):
         for encoder in encoders if number % 2 == 0 else reversed(encoders):
             mine = times[encoder.name]
             if len(mine) >= LEAST_RUNS and spent[encoder.name] >= budget:
                 continue
-            mine.append(_run(encoder, inputs[encoder.name]))
+            mine.append(_run(encoder, inputs[encoder.name], at_once[encoder.name]))
             spent[encoder.name] += mine[-1]
             progress.ran(encoder.name, setting, mine[-1], counted=True)
     return times
 
 
-def _run(encoder: Encoder, inputs: tuple[torch.Tensor, ...]) -> float:
+def _run(encoder: Encoder, inputs: tuple[torch.Tensor, ...], at_once: int) -> float:
     with torch.inference_mode():
         start = perf_counter()
-        encoder.run(*inputs)
+        for part in zip(*(torch.split(tensor, at_once) for tensor in inputs), strict=True):
+            encoder.run(*part)
         return perf_counter() - start
 
 

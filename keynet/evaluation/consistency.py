@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from keynet.evaluation.records import Record, Sheet
 from keynet.export.loader import KeyEncoder
-from keynet.pictures import open_image
 from keynet.types import Request
 
 BATCH_SIZES = (1, 7, 64)
-Perturb = Callable[[Image.Image], dict[str, bytes]]
+Perturb = Callable[[Request], dict[str, Request]]
 
 
 def consistency_records(
@@ -25,8 +22,8 @@ def consistency_records(
 
     Args:
         encoder: The exported model.
-        requests: Those with an image are perturbed.
-        perturb: A decoded picture to perturbation names and encoded bytes.
+        requests: Some requests.
+        perturb: A request to perturbation names and the request under each.
         data: Name of the data set.
         method: Name of the method.
     """
@@ -39,14 +36,12 @@ def consistency_records(
             codes,
             encoder.encode_arrays(requests, batch_size=size)[1],
         )
-    pictured = [i for i, request in enumerate(requests) if request.image is not None]
-    changed: dict[str, list[Request]] = {}
-    for request in requests:
-        if request.image is not None:
-            for name, image in perturb(open_image(request.image)).items():
-                changed.setdefault(name, []).append(replace(request, image=image))
-    for name, perturbed in changed.items():
-        variants[name] = codes[pictured], encoder.encode_arrays(perturbed)[1]
+    changed: dict[str, dict[int, Request]] = {}
+    for number, request in enumerate(requests):
+        for name, other in perturb(request).items():
+            changed.setdefault(name, {})[number] = other
+    for name, others in changed.items():
+        variants[name] = codes[list(others)], encoder.encode_arrays(list(others.values()))[1]
     records = []
     for name, (before, after) in variants.items():
         sheet = Sheet(data, "test", f"consistency:{name}", method, encoder.space.bits)

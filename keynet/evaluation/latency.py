@@ -33,7 +33,7 @@ def latency_records(
         for number in range(WARM_UP + rounds):
             first = number * size % (len(requests) - size + 1)
             start = time.perf_counter()
-            encoder.encode(requests[first : first + size], batch_size=size)
+            encoder.encode(requests[first : first + size])
             elapsed.append((time.perf_counter() - start) * 1000)
         measured = elapsed[WARM_UP:]
         sheet = Sheet(data, "test", f"batch_{size}", method, encoder.space.bits)

@@ -39,6 +39,7 @@ from keynet.export.manifest import (
     Preprocessing,
     write_manifest,
 )
+from keynet.models.lora import merged
 from keynet.preprocess import Preprocessor
 from keynet.types import KeyOutput, KeySpace, Request, RequestBatch
 
@@ -77,6 +78,7 @@ def export_key_model(
     target = Path(folder)
     _check_target(target)
     frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
+    merged(frozen)
     space = KeySpace(
         name=name,
         version=version,
@@ -151,8 +153,14 @@ def hash_matrix(model: nn.Module) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _torchscript_allowed() -> Iterator[None]:
-    """TorchScript is what this format ships; torch calls it deprecated at every use."""
+    """TorchScript is what this format ships; torch calls it deprecated at every use.
+
+    Tracing a network of transformers reads every attribute, and one is deprecated. Whether a branch
+    on data is harmless is proved on other batches afterwards.
+    """
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)
         warnings.filterwarnings("ignore", r"`torch\.jit", FutureWarning)
         warnings.filterwarnings("ignore", r"`torch\.jit", DeprecationWarning)
         yield

@@ -23,7 +23,7 @@ class HashHead(nn.Module):
         super().__init__()
         if bits not in CODE_BITS:
             raise ValueError(f"bits={bits}: expected one of {CODE_BITS}")
-        self.bits = bits
+        self.key_dim, self.bits = key_dim, bits
         self.linear = nn.Linear(key_dim, bits, bias=False)
         nn.init.orthogonal_(self.linear.weight)
         self.norm = nn.BatchNorm1d(bits, affine=False)

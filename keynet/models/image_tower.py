@@ -17,11 +17,15 @@ class ImageTower(nn.Module):
         pretrained: Start from the packaged ImageNet weights.
         frozen_blocks: Stem and this many of the seven stages are not trained, and their BatchNorm
             statistics stay; 8 freezes the last convolution too, and so the whole tower.
+        tokens: Give the last map's places too, S / 32 a side; their mean is the pooled feature.
+            Only of a frozen tower.
     """
 
     trunk: Any  # timm gives its modules no types
 
-    def __init__(self, *, pretrained: bool = True, frozen_blocks: int = 0) -> None:
+    def __init__(
+        self, *, pretrained: bool = True, frozen_blocks: int = 0, tokens: bool = False
+    ) -> None:
         super().__init__()
         self.trunk = create_lite0(pretrained)
         self.num_features: int = self.trunk.num_features
@@ -29,12 +33,20 @@ class ImageTower(nn.Module):
             raise ValueError(
                 f"frozen_blocks={frozen_blocks}: expected 0 to {len(self.trunk.blocks) + 1}"
             )
+        whole = frozen_blocks > len(self.trunk.blocks)
+        if tokens and not whole:
+            raise ValueError(
+                f"tokens of an image tower with frozen_blocks={frozen_blocks}: freeze it whole "
+                f"({len(self.trunk.blocks) + 1})"
+            )
+        self.tokens = tokens
         self.frozen = nn.ModuleList()
         if frozen_blocks:
             trunk = self.trunk
             self.frozen = nn.ModuleList([trunk.conv_stem, trunk.bn1, *trunk.blocks[:frozen_blocks]])
-            if frozen_blocks > len(trunk.blocks):
-                self.frozen.extend([trunk.conv_head, trunk.bn2, trunk.global_pool])
+            if whole:
+                pool = _Tokens() if tokens else trunk.global_pool
+                self.frozen.extend([trunk.conv_head, trunk.bn2, pool])
         self.frozen.requires_grad_(False).eval()
         self.frozen_blocks = frozen_blocks
 
@@ -45,7 +57,9 @@ class ImageTower(nn.Module):
         return self
 
     def stem(self, images: Tensor) -> Tensor:
-        """Return what the frozen part makes of uint8 images, in bf16: [B, C, h, w], or features.
+        """Return what the frozen part makes of uint8 images, in bf16.
+
+        A map [B, C, h, w], or of a whole tower its features, as ``forward`` gives them.
 
         There is a frozen part only with ``frozen_blocks``. No gradient passes it, so training can
         store its outputs; its forward is 4 to 6 times faster in bf16 on a CPU, while depthwise
@@ -58,22 +72,35 @@ class ImageTower(nn.Module):
             return x.to(torch.bfloat16)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return image features [B, num_features].
+        """Return image features [B, num_features], with ``tokens`` [B, 1 + T, num_features].
 
         Args:
             images: uint8 [B, 3, S, S], or what ``stem`` made of them.
         """
         if images.dtype == torch.uint8 and not (self.training and len(self.frozen)):
-            pooled: Tensor = self.trunk(_scaled(images))
+            x = _scaled(images)
+            if self.tokens:
+                for part in self.frozen:
+                    x = part(x)
+                return x
+            pooled: Tensor = self.trunk(x)
             return pooled
         x = self.stem(images) if images.dtype == torch.uint8 else images
-        if x.ndim == 2:
+        if x.ndim < 4:
             return x.float()
         x = x.float().contiguous(memory_format=torch.channels_last)
         for block in self.trunk.blocks[self.frozen_blocks :]:
             x = block(x)
         features: Tensor = self.trunk.forward_head(self.trunk.bn2(self.trunk.conv_head(x)))
         return features
+
+
+class _Tokens(nn.Module):
+    """A map [B, C, h, w] to its mean and its places [B, 1 + h w, C]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = x.flatten(2).transpose(1, 2)
+        return torch.cat([places.mean(1, keepdim=True), places], dim=1)
 
 
 def _scaled(images: Tensor) -> Tensor:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, decoders
+from tokenizers import Tokenizer, decoders, processors
 from torch import Tensor, nn
 
 from keynet.models.text_tower import Block, TextTower
 
 WIDTH, LAYERS, HEADS = 384, 6, 12
+WORD_PIECES = 30_522
 EPSILON = 1e-12  # of BERT's layer norms
 FIRST = "\u0120"  # byte-level BPE writes a space so: the token begins a word
 
@@ -75,7 +76,7 @@ class MiniLMTower(TextTower):
         position = theirs["embeddings.position_embeddings.weight"] + kind
         self.position.copy_(position[1 : self.max_tokens + 1])
         first = packaged_tokenizer().token_to_id("[CLS]")
-        word = theirs["embeddings.word_embeddings.weight"][first]
+        word = theirs[_TABLE][first]
         self.start.copy_((word + position[0]).view(1, 1, -1))
         ours = {}
         for kind_of in ("weight", "bias"):
@@ -102,9 +103,7 @@ class MiniLMTower(TextTower):
         """
         if not self.pretrained:
             return
-        table = load_file(packaged_folder() / "model.safetensors")[
-            "embeddings.word_embeddings.weight"
-        ]
+        table = load_file(packaged_folder() / "model.safetensors")[_TABLE]
         pieces, bytes_of = packaged_tokenizer(), decoders.ByteLevel()
         for token, row in Tokenizer.from_str(tokenizer_json).get_vocab().items():
             text = bytes_of.decode([token]).strip().lower()
@@ -119,7 +118,57 @@ class MiniLMTower(TextTower):
                 self.embedding.weight[row] = table[ids].mean(0)
 
 
+class FrozenMiniLM(MiniLMTower):
+    """all-MiniLM-L6-v2 as it is, with its own word pieces; its texts are features made once.
+
+    The tokenizer is ``word_pieces``.
+
+    Args:
+        max_tokens: Longest text, at most 511.
+        pretrained: With the packaged weights; otherwise random ones.
+    """
+
+    frozen = True
+
+    def __init__(self, *, max_tokens: int, pretrained: bool = True) -> None:
+        super().__init__(vocab_size=WORD_PIECES, max_tokens=max_tokens, pretrained=pretrained)
+        if pretrained:
+            with torch.no_grad():
+                self.embedding.weight.copy_(
+                    load_file(packaged_folder() / "model.safetensors")[_TABLE]
+                )
+        self.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> FrozenMiniLM:
+        """Stay in evaluation mode."""
+        return super().train(False)
+
+    def adopt_vocabulary(self, tokenizer_json: str) -> None:
+        """Refuse any tokenizer but ``word_pieces``."""
+        if Tokenizer.from_str(tokenizer_json).get_vocab() != packaged_tokenizer().get_vocab():
+            raise ValueError(
+                "the frozen MiniLM reads its own word pieces: give "
+                "data.tokenizer._target_=keynet.models.minilm_tower.word_pieces"
+            )
+
+    @torch.no_grad()
+    def stem(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Return features [B, W] in bf16, computed in it."""
+        with torch.autocast(tokens.device.type, dtype=torch.bfloat16):
+            return self._encode(tokens, mask).to(torch.bfloat16)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Return text features [B, W].
+
+        Args:
+            tokens: int64 [B, L], or what ``stem`` made of them.
+            mask: bool [B, L], true at the tokens, which stand first.
+        """
+        return tokens.float() if tokens.is_floating_point() else self._encode(tokens, mask)
+
+
 _QKV = ("query", "key", "value")
+_TABLE = "embeddings.word_embeddings.weight"
 _NAMES = {
     "out": "attention.output.dense",
     "attention_norm": "attention.output.LayerNorm",
@@ -146,4 +195,13 @@ def packaged_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer.from_file(str(packaged_folder() / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    return tokenizer
+
+
+def word_pieces() -> Tokenizer:
+    """Return the tokenizer of ``FrozenMiniLM``: MiniLM's, its first token left to the tower."""
+    tokenizer = packaged_tokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]", special_tokens=[("[SEP]", tokenizer.token_to_id("[SEP]"))]
+    )
     return tokenizer

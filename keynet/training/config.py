@@ -34,10 +34,13 @@ class Config:
     run_dir: str
     data: Any
     encoder: Any
+    adapter: Any
     aligner: Any
     fusion: Any
+    hash_head: Any
     model: Any
     loss: Any
+    augment: Any
     distill: Any
     module: Any
     trainer: Any

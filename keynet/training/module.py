@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from keynet.types import TrainingBatch
+from aligners.gradnorm import GradNorm
+from keynet.training.start import start_from
+from keynet.training.stems import encoder_stems
+from keynet.types import KeyOutput, TrainingBatch
+
+ADAPTER = "image_adapter"
+PRIOR = "prior.safetensors"
 
 
 class KeyModule(pl.LightningModule):
@@ -21,6 +29,13 @@ class KeyModule(pl.LightningModule):
         losses: By name, ``{"weight": float, "loss": module(output, batch) -> scalar}``.
         distillation: Losses against teachers, module(output, batch) -> scalars by name, with
             ``attach(samples, device, dtype)``; None trains without teachers.
+        augment: ``{"keys": module(key, image, text) -> key, "loss": module(key, augmented, logits,
+            augmented logits, group) -> scalar, "weight": float}``; None trains on keys as they are.
+        start_from: Run directory whose key model this one starts from; None starts afresh.
+        trained: The only parts of the key model that are trained, such as ``image_adapter``; None
+            trains all.
+        gradnorm: Asymmetry alpha of GradNorm, which then weighs the losses by their gradients at
+            what is trained of the aligner; None keeps the weights given.
         learning_rate: Peak rate of everything but the image encoder.
         image_learning_rate: Peak rate of the image encoder, which starts from trained weights.
         weight_decay: Of matrices; biases, norms and embeddings have none.
@@ -37,6 +52,10 @@ class KeyModule(pl.LightningModule):
         model: nn.Module,
         losses: Mapping[str, Mapping[str, Any]],
         distillation: nn.Module | None = None,
+        augment: Mapping[str, Any] | None = None,
+        start_from: str | None = None,
+        trained: Sequence[str] | None = None,
+        gradnorm: float | None = None,
         learning_rate: float,
         image_learning_rate: float,
         weight_decay: float,
@@ -49,13 +68,23 @@ class KeyModule(pl.LightningModule):
         self.losses = nn.ModuleDict({name: entry["loss"] for name, entry in losses.items()})
         self.weights = {name: float(entry["weight"]) for name, entry in losses.items()}
         self.distillation = distillation or None  # `distill=none` is an empty configuration
+        # `augment=none` is an empty configuration.
+        self.augmentation: Any = augment["keys"] if augment else None
+        self.augment_loss: Any = augment["loss"] if augment else None
+        self.augment_weight = float(augment["weight"]) if augment else 0.0
+        self.start_from = start_from
+        if trained is not None:
+            model.requires_grad_(False)
+            for part in trained:
+                model.get_submodule(part).requires_grad_(True)
+        self.gradnorm = None if gradnorm is None else GradNorm(names=list(losses), alpha=gradnorm)
         self.learning_rate = learning_rate
         self.image_learning_rate = image_learning_rate
         self.weight_decay = weight_decay
         self.warmup_share = warmup_share
 
     def setup(self, stage: str) -> None:
-        """Hand the frozen image stem to the data, which may store its outputs; call teachers."""
+        """Hand the frozen stems to the data, which may store their outputs; call teachers."""
         trainer: Any = self.trainer
         data = trainer.datamodule
         if data is None:  # batches come from a loader, and the caller has prepared them
@@ -63,10 +92,9 @@ class KeyModule(pl.LightningModule):
         adopt = getattr(self.model.text_encoder, "adopt_vocabulary", None)
         if adopt is not None:  # weights of a checkpoint come after it
             adopt(data.preprocessor.tokenizer_json)
-        encoder = self.model.image_encoder
-        if getattr(encoder, "frozen", None):
-            stem = encoder.stem
-            data.stem = lambda images: stem(images.to(self.device)).cpu()
+        if self.start_from is not None:
+            start_from(self.model, self.start_from, data.preprocessor.tokenizer_json, ADAPTER)
+        data.stems = encoder_stems(self.model, self.device)
         if self.distillation is not None:
             half = str(trainer.precision).startswith("bf16")
             dtype = torch.bfloat16 if half else torch.float32
@@ -77,6 +105,16 @@ class KeyModule(pl.LightningModule):
         """The teachers of the distillation."""
         return [] if self.distillation is None else self.distillation.teachers
 
+    def on_fit_start(self) -> None:
+        """Fit the prior that augments keys, or take the one that the run has."""
+        if getattr(self.augmentation, "lacks_prior", False):
+            from keynet.training.prior import fitted_prior  # needs diffusers
+
+            trainer: Any = self.trainer
+            data, folder = trainer.datamodule, Path(trainer.default_root_dir)
+            prior = fitted_prior(self.model, data.batches, folder / PRIOR, data.seed)
+            self.augmentation.adopt(prior)
+
     def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch.
 
@@ -84,15 +122,23 @@ class KeyModule(pl.LightningModule):
             FloatingPointError: When it is not finite.
         """
         output = self.model(*batch[:6])
-        total = torch.zeros((), device=batch.group.device)
-        for name, loss in self.losses.items():
-            value = loss(output, batch)
+        values = {name: loss(output, batch) for name, loss in self.losses.items()}
+        for name, value in values.items():
             self.log(f"loss/{name}", value)
-            total = total + self.weights[name] * value
+        weights = self.weights
+        if self.gradnorm is not None:
+            shared = [p for p in self.model.aligner.parameters() if p.requires_grad]
+            found = self.gradnorm(values, shared)
+            weights = dict(zip(self.gradnorm.names, found, strict=True))
+        total = torch.stack([weights[name] * value for name, value in values.items()]).sum()
         if self.distillation is not None:
             for name, value in self.distillation(output, batch).items():
                 self.log(f"loss/distill_{name}", value)
                 total = total + value
+        if self.augmentation is not None:
+            value = self._augmented(output, batch)
+            self.log("loss/augment", value)
+            total = total + self.augment_weight * value
         if not torch.isfinite(total):
             raise FloatingPointError(
                 f"the loss is {total.item()} at step {self.global_step}; "
@@ -100,6 +146,13 @@ class KeyModule(pl.LightningModule):
             )
         self.log("loss", total, prog_bar=True)
         return total
+
+    def _augmented(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
+        key = self.augmentation(output.key, output.image, output.text)
+        # As in evaluation: the statistics of codes are those of keys as they are.
+        logits = F.linear(key, *self.model.hash_matrix())
+        loss: Tensor = self.augment_loss(output.key, key, output.logits, logits, batch.group)
+        return loss
 
     def on_fit_end(self) -> None:
         """Keep beside the run what of its teachers was trained for it."""

@@ -24,7 +24,17 @@ from keynet.preprocess import Preprocessor
 from keynet.types import Request, RequestError, TrainingBatch
 
 SIZE = 16
-Stem = Callable[[Tensor], Tensor]
+Make = Callable[..., Tensor]
+
+
+class FakeStem:
+    fingerprint = "0" * 16
+
+    def __init__(self, make: Make) -> None:
+        self.make = make
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        return self.make(*inputs)
 
 
 def data_module(source: Any, **changes: Any) -> RequestDataModule:
@@ -40,8 +50,9 @@ def module(toy_source: Any) -> RequestDataModule:
     return data_module(toy_source)
 
 
-def dataset(module: RequestDataModule, stem: Stem | None = None) -> RequestBatches:
-    return RequestBatches(module.requests, module.preprocessor, stem)
+def dataset(module: RequestDataModule, stem: Make | None = None) -> RequestBatches:
+    stems = {} if stem is None else {"image": FakeStem(stem)}
+    return RequestBatches(module.requests, module.preprocessor, stems)
 
 
 def mean_colours(images: Tensor) -> Tensor:
@@ -169,7 +180,7 @@ def test_stored_outputs_of_the_stem_stand_for_the_pictures(
 
 @pytest.mark.parametrize("stem", [None, mean_colours])
 def test_what_is_kept_is_not_changed_by_a_batch_that_is(
-    module: RequestDataModule, stem: Stem | None
+    module: RequestDataModule, stem: Make | None
 ) -> None:
     batches = dataset(module, stem)
     text_alone = next(i for i, r in enumerate(module.requests) if r.image is None)
@@ -183,7 +194,7 @@ def test_the_module_stores_outputs_of_its_stem_when_told_to(
     toy_source: Any, store_stems: bool
 ) -> None:
     module = data_module(toy_source, store_stems=store_stems)
-    module.stem = mean_colours
+    module.stems = {"image": FakeStem(mean_colours)}
     dtype = next(iter(module.train_dataloader())).images.dtype
     assert dtype == (torch.bfloat16 if store_stems else torch.uint8)
 
@@ -239,9 +250,9 @@ def test_a_bad_training_request_is_named(module: RequestDataModule, stored: bool
     with pytest.raises(RequestError, match="training request 3 has no group"):
         RequestBatches(requests, module.preprocessor)
     requests[3] = replace(module.requests[3], image=b"no picture")
-    stem = (lambda images: images) if stored else None
+    stems = {"image": FakeStem(lambda images: images)} if stored else {}
     with pytest.raises(RequestError, match="training request 3: image is not an image"):
-        RequestBatches(requests, module.preprocessor, stem)[[3]]
+        RequestBatches(requests, module.preprocessor, stems)[[3]]
 
 
 def test_numbers_of_samples_are_those_of_pictures_and_texts(

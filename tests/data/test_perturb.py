@@ -82,8 +82,9 @@ def test_perturbations_are_what_their_names_say() -> None:
     picture = drawing(100).convert("RGB")
     found = {name: opened(data) for name, data in perturbations(picture).items()}
     assert {name: p.size for name, p in found.items()} == {
-        "jpeg_q50": (100, 100), "webp_q50": (100, 100),
-        "resize_half": (50, 50), "crop_4_percent": (92, 92),
+        "jpeg_q10": (100, 100), "jpeg_q50": (100, 100), "jpeg_q90": (100, 100),
+        "webp_q50": (100, 100), "resize_half": (50, 50), "resize_quarter": (25, 25),
+        "crop_4_percent": (92, 92), "crop_8_percent": (84, 84),
     }  # fmt: skip
     assert (found["jpeg_q50"].format, found["webp_q50"].format) == ("JPEG", "WEBP")
     assert np.array_equal(np.asarray(found["crop_4_percent"]), np.asarray(picture)[4:96, 4:96])
@@ -92,7 +93,7 @@ def test_perturbations_are_what_their_names_say() -> None:
 
 def test_the_smallest_picture_can_be_perturbed() -> None:
     sizes = [opened(d).size for d in perturbations(Image.new("RGB", (1, 1))).values()]
-    assert sizes == [(1, 1)] * 4
+    assert sizes == [(1, 1)] * 8
 
 
 def test_how_a_photograph_is_sent() -> None:

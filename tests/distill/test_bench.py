@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
+from torch import nn
 
 from aligners.fusion import WeightedSum
 from aligners.mm_align import MMAlign
@@ -28,6 +29,7 @@ from keynet.evaluation.teacher_cost import (
     cost_table,
     sample_numbers,
 )
+from keynet.models.hash_head import HashHead
 from keynet.models.key_model import KeyModel
 from keynet.models.text_tower import TextTower
 from keynet.training.losses import Contrast
@@ -92,10 +94,10 @@ def fit(data: RequestDataModule, taught: Distillation, cost: TeacherCost, steps:
     model = KeyModel(
         image_encoder=TinyImages(),
         text_encoder=TextTower(vocab_size=300, width=8, depth=1, heads=2, max_tokens=32),
+        image_adapter=nn.Identity(),
         aligner=MMAlign(input_dims={"image": 12, "text": 8}, key_dim=8),
         fusion=WeightedSum(key_dim=8),
-        key_dim=8,
-        bits=64,
+        hash_head=HashHead(key_dim=8, bits=64),
     )
     module = KeyModule(
         model=model,

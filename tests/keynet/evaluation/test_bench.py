@@ -23,6 +23,7 @@ from keynet.evaluation.peers import (
     open_clip_encoder,
 )
 from keynet.export.exporter import export_key_model
+from keynet.models.hash_head import HashHead
 from keynet.models.key_model import KeyModel
 from keynet.models.text_tower import TextTower
 from keynet.preprocess import Preprocessor
@@ -49,10 +50,10 @@ def tiny_model() -> KeyModel:
     return KeyModel(
         image_encoder=TinyImages(),
         text_encoder=TextTower(vocab_size=300, width=8, depth=1, heads=2, max_tokens=32),
+        image_adapter=nn.Identity(),
         aligner=MMAlign(input_dims={"image": 12, "text": 8}, key_dim=8),
         fusion=WeightedSum(key_dim=8),
-        key_dim=8,
-        bits=64,
+        hash_head=HashHead(key_dim=8, bits=64),
     ).eval()
 
 

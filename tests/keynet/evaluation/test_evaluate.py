@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,19 +15,22 @@ from keynet.evaluation.evaluate import _signs, evaluate, photographs
 from keynet.evaluation.latency import latency_records
 from keynet.evaluation.output import write_evaluation
 from keynet.evaluation.settings import JudgeSettings
+from keynet.pictures import open_image
 from keynet.types import KeySpace, Request
 
 
-def repaint(picture: Image.Image) -> dict[str, bytes]:
+def repaint(request: Request) -> dict[str, Request]:
     """One perturbation that changes no colour, and one that changes all."""
-    made = {}
+    if request.image is None:
+        return {}
+    made, picture = {}, open_image(request.image)
     for name, image in (
         ("same", picture.resize((3, 3))),
         ("inverted", Image.fromarray(255 - np.asarray(picture))),
     ):
         buffer = io.BytesIO()
         image.save(buffer, "PNG")
-        made[name] = buffer.getvalue()
+        made[name] = replace(request, image=buffer.getvalue())
     return made
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from aligners.fusion import ResidualMLP, WeightedSum
 from aligners.mm_align import MMAlign
+from keynet.models.hash_head import HashHead
 from keynet.models.image_tower import ImageTower
 from keynet.models.key_model import KeyModel
 from keynet.models.text_tower import TextTower
@@ -21,10 +22,10 @@ def key_model(fusion: nn.Module) -> KeyModel:
     return KeyModel(
         image_encoder=ImageTower(pretrained=True, frozen_blocks=2),
         text_encoder=TextTower(vocab_size=50, width=32, depth=1, heads=2, max_tokens=24),
+        image_adapter=nn.Identity(),
         aligner=MMAlign(input_dims={"image": 1280, "text": 32}, key_dim=D),
         fusion=fusion,
-        key_dim=D,
-        bits=BITS,
+        hash_head=HashHead(key_dim=D, bits=BITS),
     )
 
 

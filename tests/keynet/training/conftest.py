@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from aligners.fusion import ResidualMLP
 from aligners.mm_align import MMAlign
 from data.datamodule import RequestDataModule
+from keynet.models.hash_head import HashHead
 from keynet.models.key_model import KeyModel
 from keynet.models.text_tower import TextTower
 from keynet.training import losses
@@ -42,10 +43,10 @@ def tiny_module(seed: int = 0, **changes: Any) -> KeyModule:
     model = KeyModel(
         image_encoder=TinyImages(),
         text_encoder=TextTower(vocab_size=300, width=8, depth=1, heads=2, max_tokens=32),
+        image_adapter=nn.Identity(),
         aligner=MMAlign(input_dims={"image": 12, "text": 8}, key_dim=8),
         fusion=ResidualMLP(key_dim=8, hidden_dim=16),
-        key_dim=8,
-        bits=64,
+        hash_head=HashHead(key_dim=8, bits=64),
     )
     settings: dict[str, Any] = {
         "losses": {

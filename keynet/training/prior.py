@@ -1,0 +1,53 @@
+"""The diffusion prior of a training: fitted to the keys that the model has when it begins."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aligners.diffusion_prior import DiffusionPrior
+
+MOST_KEYS = 20_000
+CHUNK = 240
+FIT = {"steps": 600, "batch_size": 256, "learning_rate": 1e-3}
+log = logging.getLogger(__name__)
+
+
+def fitted_prior(model: Any, batches: Any, path: Path, seed: int) -> DiffusionPrior:
+    """Return the prior that is kept at ``path``, fitted and written where there is none.
+
+    Args:
+        model: A key model that is trained: the prior is of its keys as they are now.
+        batches: Training requests by indices (``data.datamodule.RequestBatches``).
+        path: Where it is kept.
+        seed: Of the fit, and of the requests it is made on.
+    """
+    if path.exists():
+        return DiffusionPrior.load(path)
+    generator = torch.Generator().manual_seed(seed)
+    # Each picture with each text once: what is held out of the fit is not in it.
+    distinct = dict[tuple[int, int], int]()
+    for n in torch.randperm(len(batches.requests), generator=generator).tolist():
+        distinct.setdefault((int(batches.picture_id[n]), int(batches.text_id[n])), n)
+    chosen = list(distinct.values())[:MOST_KEYS]
+    was_training, outputs = model.training, []
+    model.eval()
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        for first in range(0, len(chosen), CHUNK):
+            batch = [tensor.to(device) for tensor in batches[chosen[first : first + CHUNK]][:6]]
+            outputs.append(model(*batch))
+    model.train(was_training)
+    key, image, text = (torch.cat([o[n] for o in outputs]).float().cpu() for n in range(3))
+    prior = DiffusionPrior(key_dim=key.shape[1], condition_dim=image.shape[1])
+    log.info("prior: fitting to %d keys", len(key))
+    figures = prior.fit(key, image, text, seed=seed, **FIT)  # type: ignore[arg-type]
+    log.info(
+        "prior: error on held-out keys %.3f; with other requests' conditions %.3f, of zero %.3f",
+        figures["noise_error"], figures["shuffled_error"], figures["zero_error"],
+    )  # fmt: skip
+    prior.save(path)
+    return prior
