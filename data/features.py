@@ -85,7 +85,8 @@ def kept(folder: str | Path | None, name: str, make: Callable[[], Tensor]) -> Te
         save_file({ROWS: rows}, temporary)
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:  # a full disk is either, by who writes
-        temporary.unlink(missing_ok=True)
+        if path.parent.is_dir():
+            temporary.unlink(missing_ok=True)
         raise FeatureError(
             f"{path} cannot be written ({error}); make room, or give another place or null: "
             "data.features"

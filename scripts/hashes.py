@@ -61,6 +61,7 @@ LEARNING_RATE = 1e-2  # best of 1e-3, 3e-3 and 1e-2 for both on emoji's calibrat
 CUTOFFS = (None, 1000)
 DRIFT_BITS = 128  # 64 of each modality, as in K7
 BUDGETS = (0.01, 0.05)
+SUBSETS = ("all", "same_drawing")
 WIDTH = 160
 NO_PAIRS = torch.zeros(0, 2, dtype=torch.int64)  # of pictures and captions
 log = logging.getLogger("hashes")
@@ -238,45 +239,51 @@ def between_pictures(labels: Labels, queries: int) -> tuple[NDArray[np.int64], N
 def drift(cfg: DictConfig, args: argparse.Namespace) -> list[Record]:
     """Return what weights change when pictures, or texts, degrade in the second half of a stream.
 
-    The store and the queries are those of the headline figures; thresholds are fitted on the
-    calibration split, of which nothing is degraded.
+    Stores and queries are those of the headline figures, and those that ask about stored pictures;
+    thresholds are fitted on the calibration split, of which nothing is degraded.
     """
     source, encoders = instantiate(cfg.data.source), Encoders(cfg)
     train = trained_on(encoders, source, args)
     splits = {name: encoders.split(source, name) for name in ("calibration", "test")}
     labels = {name: Labels.of(rows.requests) for name, rows in splits.items()}
-    cuts = {
-        name: cut(found, "all", disjoint_phrasings=source.disjoint_phrasings)
-        for name, found in labels.items()
-    }
     head = joint_hash(train, DRIFT_BITS, args.seeds[0], cfg.loss)
-    # The cut lists what is answerable first; a stream mixes them.
-    clean = cuts["test"]
-    if not len(clean.query):
-        raise ValueError(f"{source.name} has no query for a fixed store; take other data")
-    order = np.random.default_rng(0).permutation(len(clean.query))
-    stream = replace(clean, query=clean.query[order], answerable=clean.answerable[order])
-    asked = splits["test"].take(stream.query)
-    log.info("%s: %d queries, twice, %d stored", source.name, len(asked), len(stream.store))
     logits = {name: head.logits(rows.image, rows.text) for name, rows in splits.items()}
     records = []
-    for modality in ("image", "text"):
-        changed = encoders.encode([degraded(r, modality, n) for n, r in enumerate(asked.requests)])
-        told = Drift(
-            degraded=modality,
-            blocks=head.blocks,
-            stored=logits["test"],
-            queries={
-                half: head.logits(rows.image, rows.text)
-                for half, rows in zip(HALVES, (asked, changed), strict=True)
-            },
-            labels=labels["test"],
-            cut=stream,
+    for subset in SUBSETS:
+        cuts = {
+            name: cut(found, subset, disjoint_phrasings=source.disjoint_phrasings)
+            for name, found in labels.items()
+        }
+        if not len(cuts["test"].query):
+            raise ValueError(f"{source.name} has no query of {subset}; take other data")
+        # The cut lists what is answerable first; a stream mixes them.
+        order = np.random.default_rng(0).permutation(len(cuts["test"].query))
+        stream = replace(
+            cuts["test"],
+            query=cuts["test"].query[order],
+            answerable=cuts["test"].answerable[order],
         )
-        records += drift_records(
-            told, logits["calibration"], labels["calibration"], cuts["calibration"],
-            BUDGETS, source.name,
-        )  # fmt: skip
+        asked = splits["test"].take(stream.query)
+        log.info("%s: %d queries, twice, %d stored", subset, len(asked), len(stream.store))
+        for modality in ("image", "text"):
+            changed = encoders.encode(
+                [degraded(request, modality, seed) for seed, request in enumerate(asked.requests)]
+            )
+            told = Drift(
+                degraded=modality,
+                blocks=head.blocks,
+                stored=logits["test"],
+                queries={
+                    half: head.logits(rows.image, rows.text)
+                    for half, rows in zip(HALVES, (asked, changed), strict=True)
+                },
+                labels=labels["test"],
+                cut=stream,
+            )
+            records += drift_records(
+                told, logits["calibration"], labels["calibration"], cuts["calibration"],
+                BUDGETS, source.name,
+            )  # fmt: skip
     return records
 
 
@@ -313,16 +320,13 @@ def drift_table(records: Sequence[Record]) -> Table:
     """Return a row a figure, a column a weighting, before and after."""
     table = Table(title=f"{records[0].data}: one modality degrades, {DRIFT_BITS} bits")
     found = {(r.subset, r.method, r.metric): r for r in records}
-    for column in ("degraded", "figure", *(f"{w}, {h}" for w in WEIGHTINGS for h in HALVES)):
+    for column in ("subset", "figure", *(f"{w}, {h}" for w in WEIGHTINGS for h in HALVES)):
         table.add_column(column)
-    for modality in ("image", "text"):
-        subset = f"drift_{modality}"
-        for name in dict.fromkeys(r.metric for r in records if r.method in WEIGHTINGS):
-            cells = (found.get((f"{subset}:{h}", w, name)) for w in WEIGHTINGS for h in HALVES)
-            table.add_row(modality, name, *map(cell, cells))
-        for name in ("confidence_image", "confidence_text"):
-            cells = (found.get((f"{subset}:{h}", "confidence", name)) for h in HALVES)
-            table.add_row(modality, name, *map(cell, cells))
+    for subset in dict.fromkeys(r.subset.rpartition(":")[0] for r in records):
+        for name in dict.fromkeys(r.metric for r in records):
+            own = ("confidence",) if name.startswith("confidence") else WEIGHTINGS
+            cells = (found.get((f"{subset}:{h}", w, name)) for w in own for h in HALVES)
+            table.add_row(subset, name, *map(cell, cells))
         table.add_section()
     return table
 

@@ -108,7 +108,7 @@ def drifting_stream(
     rates = [float(h.mean()) for h in hit]
     wrong = [float((s & ~h).sum() / max(1, s.sum())) for s, h in zip(served, hit, strict=True)]
     by_picture = {int(p): float(hit[1][unit == p].mean()) for p in np.unique(unit)}
-    return DriftFigures(*rates, *wrong, by_picture)
+    return DriftFigures(rates[0], rates[1], wrong[0], wrong[1], by_picture)
 
 
 def paired_difference(

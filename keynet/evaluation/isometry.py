@@ -10,6 +10,9 @@ all distances have the same ratio, so that spaces of different spread can be com
   alignment against those before it.
 * ``distortion_across``: distances between texts against those between their pictures, in the space
   that the figure is of.
+* ``distortion_shuffled``: the same with the texts of other pictures. Distances of many dimensions
+  are nearly equal, so that spaces which share nothing are a few percent apart: read across against
+  this.
 """
 
 from __future__ import annotations
@@ -63,7 +66,7 @@ def isometry_records(
         before: The same photographs and texts before they were aligned; None leaves the distortion
             within open.
         max_pairs: Of photographs, drawn from all where there are more.
-        seed: Of the draw.
+        seed: Of the draw and of the shuffle.
 
     Raises:
         ValueError: For vectors that do not fit, are no directions, or are fewer than 8.
@@ -78,6 +81,7 @@ def isometry_records(
             )
     pairs = sampled_pairs(count, max_pairs, seed)
     image, text = (_distances(rows, rows, *pairs) for rows in unit)
+    others = unit.text[np.random.default_rng(seed).permutation(count)]
     nowhere = f"image is {unit.image.shape[1]} wide, text {unit.text.shape[1]}: no common space"
     unknown = "nothing to compare with: not given, or nothing was aligned"
     found: dict[str, _Measured | str] = {
@@ -88,6 +92,7 @@ def isometry_records(
         "distortion_within_image": unknown,
         "distortion_within_text": unknown,
         "distortion_across": _distortion(text, image),
+        "distortion_shuffled": _distortion(_distances(others, others, *pairs), image),
     }
     if unit.image.shape[1] == unit.text.shape[1]:
         # Of both pictures to the other's text, else the order of the photographs would matter.

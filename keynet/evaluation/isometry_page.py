@@ -18,20 +18,21 @@ from keynet.evaluation.table import Figures, Grid, Row, kind_of, label
 COLUMNS = (  # (heading, (subset, metric))
     (("recall", "@1"), (TEXT_TO_IMAGE, "recall_at_1")),
     (("recall", "@10"), (TEXT_TO_IMAGE, "recall_at_10")),
-    (("distance", "image"), ("all", "distance_within_image")),
-    (("distance", "text"), ("all", "distance_within_text")),
-    (("distance", "across"), ("all", "distance_across")),
-    (("distance", "of pairs"), ("all", "distance_of_pairs")),
-    (("distortion", "image"), ("all", "distortion_within_image")),
-    (("distortion", "text"), ("all", "distortion_within_text")),
-    (("distortion", "across"), ("all", "distortion_across")),
+    (("dist.", "image"), ("all", "distance_within_image")),
+    (("dist.", "text"), ("all", "distance_within_text")),
+    (("dist.", "across"), ("all", "distance_across")),
+    (("dist.", "pairs"), ("all", "distance_of_pairs")),
+    (("distort.", "image"), ("all", "distortion_within_image")),
+    (("distort.", "text"), ("all", "distortion_within_text")),
+    (("distort.", "across"), ("all", "distortion_across")),
+    (("distort.", "shuffled"), ("all", "distortion_shuffled")),
 )
 LEGEND = (
     "Recall from text to image and distortion in percent. Distances are between unit vectors: of "
-    "different photographs, their texts, a text and another's photograph, and the text of a "
-    "photograph. Distortion is the mean relative deviation of distances at the best common scale: "
+    "different photographs, of their texts, of a text and another's photograph (across) and its "
+    "own (pairs). Distortion is the mean relative deviation of distances at the best common scale: "
     "a modality's own against those before the alignment, and those of texts against those of "
-    "their pictures."
+    "their pictures (across) or of others (shuffled: what spaces that share nothing come to)."
 )
 
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from keynet.cache.modality_distance import Blocks, confidence, weighted_distance
-from keynet.cache.threshold import Threshold, fit_fixed_store
+from keynet.cache.threshold import FIXED_STORE, Threshold, fit_fixed_store
 from keynet.evaluation.cuts import Cut
-from keynet.evaluation.fixed_store import Served
+from keynet.evaluation.fixed_store import Served, chr_curve
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.records import Record, Sheet
 from keynet.pictures import open_image
@@ -68,6 +68,9 @@ def drift_records(
 ) -> list[Record]:
     """Return hits, false hits, confidences and bucket loads, before and after, by weighting.
 
+    A figure at a budget takes a threshold that keeps it on the calibration split with the same
+    distance: with the guarantee of ``keynet.cache.threshold`` (``hit_rate_at``), and at its bare
+    rate there (``point_hit_rate_at``), which guarantees nothing but is known for weak codes too.
     ``masked`` compares by the other modality alone after the drift: what weights can gain at most
     by distrust, and what it costs not to look at a modality at all.
 
@@ -88,27 +91,57 @@ def drift_records(
             calibration, asked, calibration_labels, calibration_cut, drift.blocks,
             weights_of(asked, drift.blocks, weighting, masked),
         )  # fmt: skip
-        thresholds = [
+        guaranteed = [
             fit_fixed_store(served.similarity, served.correct, budget, data=data)
             for budget in budgets
         ]
+        points = [point_threshold(served, budget, data) for budget in budgets]
         for half in HALVES:
             logits = drift.queries[half]
             weights = weights_of(logits, drift.blocks, weighting, masked)
             found = serve_by_weight(
                 drift.stored, logits, drift.labels, drift.cut, drift.blocks, weights
             )
-            sheet = Sheet(data, "test", f"drift_{drift.degraded}:{half}", weighting, bits)
-            for threshold in thresholds:
-                records += _hit_records(sheet, found, threshold)
+            sheet = Sheet(data, "test", subset(drift, half), weighting, bits)
+            for prefix, thresholds in (("", guaranteed), ("point_", points)):
+                for threshold in thresholds:
+                    records += _hit_records(sheet, found, threshold, prefix)
+            coverage, precision = chr_curve(found)
+            area = float((np.diff(coverage, prepend=0.0) * precision).sum())
+            records.append(sheet.figure("p_chr_auc", area, n=len(logits)))
+            nearest = int((found.correct & found.answerable).sum())
+            records.append(sheet.share("nearest_right_rate", nearest, int(found.answerable.sum())))
             if not masked:
                 records += _load_records(sheet, logits, drift.blocks, weighting)
     for half in HALVES:
-        sheet = Sheet(data, "test", f"drift_{drift.degraded}:{half}", "confidence", bits)
+        sheet = Sheet(data, "test", subset(drift, half), "confidence", bits)
         for name, (first, end) in drift.blocks.items():
             sure = confidence(drift.queries[half][:, first:end])
             records.append(sheet.figure(f"confidence_{name}", float(sure.mean()), n=len(sure)))
     return records
+
+
+def subset(drift: Drift, half: str) -> str:
+    """Return what records of a half of the stream are of."""
+    return f"{drift.cut.subset}:drift_{drift.degraded}:{half}"
+
+
+def point_threshold(served: Served, budget: float, data: str) -> Threshold:
+    """Return the loosest threshold at which these served queries keep the budget themselves."""
+    order = np.argsort(-served.similarity, kind="stable")
+    ranked = served.similarity[order]
+    wrong = np.cumsum(~served.correct[order])
+    ends = np.append(ranked[1:] < ranked[:-1], len(ranked) > 0)[: len(ranked)]
+    kept = ends & (wrong <= budget * np.arange(1, len(ranked) + 1))
+    return Threshold(
+        value=float(ranked[kept][-1]) if kept.any() else None,
+        kind=FIXED_STORE,
+        budget=budget,
+        confidence=None,
+        n=len(ranked),
+        data=data,
+        reason="" if kept.any() else f"the most similar queries already break {budget:g}",
+    )
 
 
 def degraded(request: Request, modality: str, seed: int) -> Request:
@@ -243,8 +276,10 @@ def bucket_load(codes: Codes, bits: Sequence[int]) -> tuple[float, float]:
     return float(load.max() / mean), float(load[load > CROWDED].sum() / len(codes))
 
 
-def _hit_records(sheet: Sheet, served: Served, threshold: Threshold) -> list[Record]:
-    hits, wrong = (f"{name}_at_{threshold.budget:g}" for name in ("hit_rate", "false_hit_rate"))
+def _hit_records(sheet: Sheet, served: Served, threshold: Threshold, prefix: str) -> list[Record]:
+    hits, wrong = (
+        f"{prefix}{name}_at_{threshold.budget:g}" for name in ("hit_rate", "false_hit_rate")
+    )
     if threshold.value is None:
         return [sheet.figure(name, None, note=threshold.reason) for name in (hits, wrong)]
     taken = served.similarity >= threshold.value

@@ -160,7 +160,7 @@ def _torchscript_allowed() -> Iterator[None]:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)
+        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # type: ignore[attr-defined]
         warnings.filterwarnings("ignore", r"`torch\.jit", FutureWarning)
         warnings.filterwarnings("ignore", r"`torch\.jit", DeprecationWarning)
         yield

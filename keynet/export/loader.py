@@ -176,17 +176,20 @@ class KeyEncoder:
     def encode_modalities(
         self, requests: Sequence[Request], batch_size: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the aligned image and text vectors, each [N, D] float32, zero where absent.
+        """Return the aligned image and text vectors, each [N, C] float32, zero where absent.
 
         For search from one modality to the other; keys of requests are not in this space.
 
         Raises:
             RequestError: When a request cannot be encoded; the message names its position.
         """
-        image, text = (np.empty((len(requests), self.space.dim), np.float32) for _ in range(2))
-        for rows, output in self._outputs(requests, batch_size):
-            image[rows] = output.image.float().cpu().numpy()
-            text[rows] = output.text.float().cpu().numpy()
+        outputs = [output for _, output in self._outputs(requests, batch_size)]
+        if not outputs:
+            return (np.empty((0, self.space.dim), np.float32),) * 2
+        image, text = (
+            torch.cat([getattr(output, name) for output in outputs]).float().cpu().numpy()
+            for name in ("image", "text")
+        )
         return image, text
 
     def _outputs(

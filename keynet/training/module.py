@@ -73,6 +73,7 @@ class KeyModule(pl.LightningModule):
         self.augment_loss: Any = augment["loss"] if augment else None
         self.augment_weight = float(augment["weight"]) if augment else 0.0
         self.start_from = start_from
+        self.trained = trained
         if trained is not None:
             model.requires_grad_(False)
             for part in trained:
@@ -82,6 +83,7 @@ class KeyModule(pl.LightningModule):
         self.image_learning_rate = image_learning_rate
         self.weight_decay = weight_decay
         self.warmup_share = warmup_share
+        self.train()
 
     def setup(self, stage: str) -> None:
         """Hand the frozen stems to the data, which may store their outputs; call teachers."""
@@ -99,6 +101,15 @@ class KeyModule(pl.LightningModule):
             half = str(trainer.precision).startswith("bf16")
             dtype = torch.bfloat16 if half else torch.float32
             self.distillation.attach(data.samples, self.device, dtype)
+
+    def train(self, mode: bool = True) -> KeyModule:
+        """Set training mode; what is not trained keeps its statistics and is without dropout."""
+        super().train(mode)
+        if mode and self.trained is not None:
+            self.model.eval()
+            for part in self.trained:
+                self.model.get_submodule(part).train()
+        return self
 
     @property
     def teachers(self) -> list[Any]:

@@ -108,7 +108,10 @@ def test_drift_of_each_modality_is_told(toy: Any) -> None:
     cfg, args = toy
     records = hashes.drift(cfg, args)
     assert {r.subset for r in records} == {
-        f"drift_{m}:{half}" for m in ("image", "text") for half in ("before", "after")
+        f"{subset}:drift_{modality}:{half}"
+        for subset in ("all", "same_drawing")
+        for modality in ("image", "text")
+        for half in ("before", "after")
     }
     known = [(r.subset, r.method, r.metric) for r in records]
     assert len(set(known)) == len(known)

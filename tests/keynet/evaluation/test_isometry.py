@@ -68,6 +68,17 @@ def test_texts_that_lie_as_their_pictures_do_have_no_distortion_across() -> None
     found = by_metric(isometry_records(PairedVectors(image, image @ rotation(6)), SHEET))
     assert found["distortion_across"].value == pytest.approx(0, abs=1e-5)
     assert (found["distance_of_pairs"].value or 0) > 0.5  # isometric, and yet not aligned
+    assert (found["distortion_shuffled"].value or 0) > 0.1
+
+
+def test_spaces_that_share_nothing_are_distorted_as_if_shuffled() -> None:
+    image, text = normal(200, 20), normal(200, 12, seed=1)
+    found = by_metric(isometry_records(PairedVectors(image, text), SHEET))
+    across, shuffled = (found[f"distortion_{name}"].value for name in ("across", "shuffled"))
+    assert across == pytest.approx(shuffled, rel=0.05)
+    found = by_metric(isometry_records(PairedVectors(image, image[:, :12]), SHEET))
+    across, shuffled = (found[f"distortion_{name}"].value for name in ("across", "shuffled"))
+    assert across is not None and shuffled is not None and across < 0.8 * shuffled
 
 
 def test_the_order_of_photographs_and_their_lengths_do_not_matter() -> None:
@@ -78,6 +89,8 @@ def test_the_order_of_photographs_and_their_lengths_do_not_matter() -> None:
     other = PairedVectors(image[order] * np.arange(1, 31)[:, None], text[order])
     turned = PairedVectors(before.image[order], 2 * before.text[order])
     for metric, record in by_metric(isometry_records(other, SHEET, turned)).items():
+        if metric == "distortion_shuffled":  # of another shuffle
+            continue
         assert record.value == pytest.approx(found[metric].value, rel=1e-5), metric
 
 

@@ -29,8 +29,8 @@ def test_a_row_a_method_in_the_order_of_the_records() -> None:
     assert grid.title == "flickr8k, test: isometry"
     found = dict(zip((" ".join(c) for c in grid.columns), grid.rows[0].cells, strict=True))
     assert found["recall @10"].text == "43.2"
-    assert found["distance across"].text == "1.23"
-    assert found["distortion across"].text == "12.3"
+    assert found["dist. across"].text == "1.23"
+    assert found["distort. across"].text == "12.3"
     assert found["recall @1"].text == "-"
     missing = grid.rows[1].cells[4]
     assert (missing.text, missing.hint) == ("n/a", "no common space")

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from keynet.evaluation.cuts import Cut
+from keynet.evaluation.fixed_store import Served
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.modality_drift import (
     Drift,
@@ -15,6 +17,7 @@ from keynet.evaluation.modality_drift import (
     degraded,
     drift_records,
     misspelt,
+    point_threshold,
     running_confidence,
     weights_of,
 )
@@ -114,7 +117,7 @@ def test_distrust_of_noise_serves_more() -> None:
     assert len(found) == len(records)
 
     def value(half: str, method: str, metric: str) -> float:
-        figure = found[f"drift_image:{half}", method, metric].value
+        figure = found[f"all:drift_image:{half}", method, metric].value
         assert figure is not None
         return figure
 
@@ -124,8 +127,29 @@ def test_distrust_of_noise_serves_more() -> None:
     assert value("after", "masked", hits) > 0.95
     assert value("after", "confidence", "confidence_image") < 0.7
     assert value("after", "confidence", "confidence_text") > 0.9
-    assert found["drift_image:after", "weighted", "hit_rate_at_0.001"].value is None
-    assert "served queries" in found["drift_image:after", "weighted", "hit_rate_at_0.001"].note
-    taken = found["drift_image:after", "weighted", "crowded_bucket_rate"].note
+    assert found["all:drift_image:after", "weighted", "hit_rate_at_0.001"].value is None
+    assert "served queries" in found["all:drift_image:after", "weighted", "hit_rate_at_0.001"].note
+    point = found["all:drift_image:before", "unweighted", "point_hit_rate_at_0.001"].value
+    assert point is not None and point > 0.9
+    assert value("after", "weighted", "p_chr_auc") > value("after", "unweighted", "p_chr_auc")
+    assert value("before", "weighted", "nearest_right_rate") > 0.95
+    taken = found["all:drift_image:after", "weighted", "crowded_bucket_rate"].note
     image, text = (int(part.split()[0]) for part in taken.split(", "))
     assert image < text and image + text == 9  # 300 entries in 512 buckets
+
+
+def test_a_point_threshold_is_the_loosest_that_keeps_the_budget() -> None:
+    similarity = np.array([0.9, 0.8, 0.8, 0.7, 0.6])
+    served = Served(
+        np.arange(5), similarity, np.array([1, 1, 0, 1, 0], dtype=bool), np.ones(5, dtype=bool)
+    )
+    assert point_threshold(served, 0.3, "toy").value == 0.7  # 1 of 4; at 0.8, 1 of 3 is wrong
+    assert point_threshold(served, 0.1, "toy").value == 0.9
+    worst = replace(served, correct=np.zeros(5, dtype=bool))
+    none = point_threshold(worst, 0.1, "toy")
+    assert none.value is None and "already break 0.1" in none.reason
+
+
+def test_a_modality_that_is_not_there() -> None:
+    with pytest.raises(ValueError, match="request has no image to degrade"):
+        degraded(Request(text="what is it"), "image", 0)

@@ -1,0 +1,120 @@
+"""What ``KeyModule`` trains besides losses of a batch: augmented keys, parts, weighed losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from aligners.augment import AugmentedContrast, GaussianKeys, PriorKeys
+from aligners.low_rank_adapter import LowRankAdapter
+from data.datamodule import RequestDataModule
+from keynet.training import prior
+from keynet.training.module import PRIOR, KeyModule
+
+Make = Callable[..., KeyModule]
+MakeData = Callable[..., RequestDataModule]
+
+
+def fit(module: KeyModule, data: RequestDataModule, folder: Path, epochs: int = 2) -> pl.Trainer:
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=1, max_epochs=epochs, logger=False, default_root_dir=folder,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        log_every_n_steps=1,
+    )  # fmt: skip
+    trainer.fit(module, datamodule=data)
+    return trainer
+
+
+def gaussian(weight: float) -> dict[str, Any]:
+    loss = AugmentedContrast(temperature=0.07)
+    return {"keys": GaussianKeys(strength=0.3), "loss": loss, "weight": weight}
+
+
+def changed(module: KeyModule, other: KeyModule) -> set[str]:
+    """First names of the parts of the key model whose weights differ."""
+    pairs = zip(module.model.named_parameters(), other.model.named_parameters(), strict=True)
+    return {n.split(".")[0] for (n, one), (_, two) in pairs if not torch.equal(one, two)}
+
+
+def test_augmented_keys_add_their_weighted_loss(
+    tmp_path: Path, make_module: Make, make_data: MakeData
+) -> None:
+    trainer = fit(make_module(augment=gaussian(2.0)), make_data(), tmp_path, epochs=1)
+    logged = {n: float(v) for n, v in trainer.callback_metrics.items() if n.startswith("loss")}
+    parts = logged["loss/group_contrast"] + 0.1 * logged["loss/code_affinity"]
+    assert logged["loss/augment"] > 0
+    assert logged["loss"] == pytest.approx(parts + 2.0 * logged["loss/augment"], rel=1e-5)
+
+
+def test_statistics_of_codes_are_those_of_plain_keys(
+    tmp_path: Path, make_module: Make, make_data: MakeData
+) -> None:
+    """With a weight of 0 the same training as without."""
+    plain, with_noise = make_module(), make_module(augment=gaussian(0.0))
+    fit(plain, make_data(), tmp_path, epochs=1)
+    fit(with_noise, make_data(), tmp_path, epochs=1)
+    found, expected = with_noise.model.state_dict(), plain.model.state_dict()
+    assert all(torch.allclose(found[n].float(), expected[n].float(), atol=1e-6) for n in expected)
+
+
+def test_a_prior_is_fitted_once_kept_beside_the_run_and_out_of_the_checkpoint(
+    tmp_path: Path, make_module: Make, make_data: MakeData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prior, "FIT", {"steps": 2, "batch_size": 16, "learning_rate": 1e-3})
+
+    def augment() -> dict[str, Any]:
+        keys = PriorKeys(prior=None, strength=0.3)
+        return {"keys": keys, "loss": AugmentedContrast(temperature=0.07), "weight": 1.0}
+
+    module = make_module(augment=augment())
+    fit(module, make_data(), tmp_path, epochs=1)
+    written = (tmp_path / PRIOR).read_bytes()
+    assert not [name for name in module.state_dict() if "prior" in name or "transformer" in name]
+    monkeypatch.setattr(prior, "FIT", None)  # a second fit would fail
+    fit(make_module(augment=augment()), make_data(), tmp_path, epochs=1)
+    assert (tmp_path / PRIOR).read_bytes() == written
+
+
+@pytest.mark.filterwarnings("ignore:Found .* in eval mode")
+def test_only_what_is_named_is_trained(
+    tmp_path: Path, make_module: Make, make_data: MakeData
+) -> None:
+    def made() -> KeyModule:
+        module = make_module()
+        module.model.image_adapter = LowRankAdapter(dim=12, rank=2)
+        return KeyModule(
+            model=module.model,
+            losses={n: {"weight": 1.0, "loss": m} for n, m in module.losses.items()},
+            trained=["image_adapter"], learning_rate=1e-2, image_learning_rate=1e-3,
+            weight_decay=0.0, warmup_share=0.1,
+        )  # fmt: skip
+
+    torch.manual_seed(0)
+    before = made()
+    torch.manual_seed(0)
+    after = made()
+    fit(after, make_data(), tmp_path)
+    assert changed(before, after) <= {"image_adapter"}
+    assert after.model.image_adapter.up.weight.any()
+    buffers = zip(before.model.named_buffers(), after.model.named_buffers(), strict=True)
+    assert not [name for (name, one), (_, two) in buffers if not torch.equal(one, two)]
+
+
+def test_a_part_that_is_not_there_is_an_error(make_module: Make) -> None:
+    with pytest.raises(AttributeError, match="adaptor"):
+        make_module(trained=["adaptor"])
+
+
+def test_gradnorm_weighs_the_losses_and_is_resumed(
+    tmp_path: Path, make_module: Make, make_data: MakeData
+) -> None:
+    module = make_module(gradnorm=0.3)
+    fit(module, make_data(), tmp_path)
+    weights = module.state_dict()["gradnorm.weights"]
+    assert weights.sum().item() == pytest.approx(2.0, abs=1e-5)
+    assert not torch.equal(weights, torch.ones(2))
