@@ -62,7 +62,7 @@ CUTOFFS = (None, 1000)
 DRIFT_BITS = 128  # 64 of each modality, as in K7
 BUDGETS = (0.01, 0.05)
 SUBSETS = ("all", "same_drawing")
-WIDTH = 160
+WIDTH = 180
 NO_PAIRS = torch.zeros(0, 2, dtype=torch.int64)  # of pictures and captions
 log = logging.getLogger("hashes")
 

@@ -36,14 +36,7 @@ def hamming(query: Codes, codes: Codes) -> Counts:
         ValueError: When a code is not of bytes, or the lengths differ.
     """
     _check_codes(query, codes)
-    width = codes.shape[1]
-    word = next(w for w in WORDS if width % w.itemsize == 0)
-    asked: NDArray[np.unsignedinteger] = np.ascontiguousarray(query).view(word)
-    stored: NDArray[np.unsignedinteger] = np.ascontiguousarray(codes).view(word)
-    found = np.zeros((*query.shape[:-1], len(codes)), dtype=np.uint16)
-    for column in range(stored.shape[1]):
-        found += np.bitwise_count(asked[..., column, None] ^ stored[:, column])
-    return found
+    return _differing(query, codes, 0, codes.shape[1])
 
 
 def modality_distances(query: Codes, codes: Codes, blocks: Blocks) -> dict[str, Floats]:
@@ -61,11 +54,10 @@ def modality_distances(query: Codes, codes: Codes, blocks: Blocks) -> dict[str, 
         ValueError: When codes differ in length, or a block is no part of them in whole bytes.
     """
     _check_codes(query, codes)
-    found = {}
-    for name, (first, end) in _bytes_of(blocks, codes.shape[1]).items():
-        differing = hamming(query[..., first:end], codes[:, first:end])
-        found[name] = differing / (8.0 * (end - first))
-    return found
+    return {
+        name: _differing(query, codes, first, end) / (8.0 * (end - first))
+        for name, (first, end) in _bytes_of(blocks, codes.shape[1]).items()
+    }
 
 
 def weighted_distance(
@@ -106,9 +98,13 @@ def weighted_distance(
             "all weights are 0, so every code would be at distance 0; weigh a modality that the "
             "query has"
         )
-    distances = modality_distances(query, codes, blocks)
-    parts = [(by_name[name] / total)[..., None] * distances[name] for name in blocks]
-    return np.asarray(sum(parts), dtype=np.float64)
+    _check_codes(query, codes)
+    found = np.zeros((*query.shape[:-1], len(codes)))
+    for name, (first, end) in _bytes_of(blocks, codes.shape[1]).items():
+        # The share and the weight in one factor: one pass over the distances.
+        factor = np.asarray(by_name[name] / total / (8.0 * (end - first)))
+        found += factor[..., None] * _differing(query, codes, first, end)
+    return found
 
 
 def confidence(logits: NDArray[np.floating]) -> Floats:
@@ -126,6 +122,18 @@ def confidence(logits: NDArray[np.floating]) -> Floats:
     if not np.isfinite(values).all():
         raise ValueError("logits contain NaN or infinity; give those of a query with the modality")
     return np.asarray(np.abs(np.tanh(values)).mean(axis=-1))
+
+
+def _differing(query: Codes, codes: Codes, first: int, end: int) -> Counts:
+    """Hamming distances by the bytes ``first`` to ``end``, a word at a time, without a copy."""
+    parts = codes.shape[1], first, end
+    word = next(w for w in WORDS if all(part % w.itemsize == 0 for part in parts))
+    asked: NDArray[np.unsignedinteger] = np.ascontiguousarray(query).view(word)
+    stored: NDArray[np.unsignedinteger] = np.ascontiguousarray(codes).view(word)
+    found = np.zeros((*query.shape[:-1], len(codes)), dtype=np.uint16)
+    for column in range(first // word.itemsize, end // word.itemsize):
+        found += np.bitwise_count(asked[..., column, None] ^ stored[:, column])
+    return found
 
 
 def _check_codes(query: Codes, codes: Codes) -> None:
