@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from distill.dual_encoder import DualEncoder
-from distill.pretrained import check_model_type, load_network, require
+from distill.pretrained import check_model_type, load_network
+from keynet.models.checkpoint import require
 
 
 class ClipTeacher(DualEncoder):

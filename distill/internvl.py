@@ -7,14 +7,9 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from distill.pretrained import (
-    check_model_type,
-    image_identity,
-    load_image_processor,
-    load_network,
-    require,
-)
+from distill.pretrained import check_model_type, image_identity, load_image_processor, load_network
 from distill.teacher import FrozenTeacher
+from keynet.models.checkpoint import require
 
 # Where the tower's weights stand in a whole InternVL, older and newer layout. Without this,
 # InternVLVisionModel finds none of them there and keeps random ones, with a warning.

@@ -13,8 +13,9 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from distill.pretrained import READ_ERRORS, one_line, require, tokenizer_identity
+from distill.pretrained import tokenizer_identity
 from distill.teacher import MODALITIES, FrozenTeacher, TeacherError
+from keynet.models.checkpoint import READ_ERRORS, one_line, require
 
 SCHEMES = ("hf-hub:", "local-dir:")
 

@@ -3,49 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
-import pickle
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from distill.teacher import TeacherError
-
-# What transformers, open_clip and timm raise on files that are absent, damaged or of another kind:
-# there is no common base class. ImportError: a tokenizer whose own package is missing.
-READ_ERRORS = (
-    OSError, ValueError, RuntimeError, KeyError, ImportError, pickle.UnpicklingError,
-    SafetensorError,
-)  # fmt: skip
-SHOWN = 3  # names of weights in a message
-
-
-def require(module: str) -> Any:
-    """Return the module, or say which extra has it.
-
-    Raises:
-        ModuleNotFoundError: When it is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{error.name} is missing, which this teacher needs; "
-            "install it with: pip install 'keynet-cache[teachers]'"
-        ) from error
-
-
-def one_line(error: BaseException, length: int = 200) -> str:
-    """Return an error's message on one line, cut to ``length`` characters."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= length else text[: length - 1] + "…"
+from keynet.models import checkpoint
+from keynet.models.checkpoint import READ_ERRORS, one_line, require
 
 
 def check_model_type(name: str, path: str, expected: Sequence[str] = ()) -> str:
@@ -88,34 +56,9 @@ def load_network(name: str, path: str, model_class: Any, **options: Any) -> nn.M
         TeacherError: When its files cannot be read, or a weight would stay random.
     """
     try:
-        with _quiet():
-            network, info = model_class.from_pretrained(
-                path,
-                dtype=torch.float32,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below, by name
-                trust_remote_code=False,  # and no question on the terminal whether to
-                local_files_only=_is_folder(path),
-                **options,
-            )
-    except READ_ERRORS as error:
-        raise TeacherError(
-            f"teacher {name}: the weights of {path} cannot be read ({one_line(error)}); "
-            "fetch them again"
-        ) from error
-    if info["mismatched_keys"]:
-        weight, stored, needed = min(info["mismatched_keys"])
-        raise TeacherError(
-            f"teacher {name}: weight {weight} of {path} is {tuple(stored)}, its config.json says "
-            f"{tuple(needed)}; take both from one checkpoint"
-        )
-    if info["missing_keys"]:
-        raise TeacherError(
-            f"teacher {name}: {path} lacks {listed(info['missing_keys'])}, which would stay "
-            "random; fetch a whole checkpoint of this architecture"
-        )
-    loaded: nn.Module = network
-    return loaded
+        return checkpoint.load_network(path, model_class, **options)
+    except ValueError as error:
+        raise TeacherError(f"teacher {name}: {error}") from error
 
 
 def load_image_processor(name: str, path: str, **options: Any) -> Any:
@@ -190,28 +133,6 @@ def tokenizer_identity(tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def listed(weights: Sequence[str] | set[str]) -> str:
-    """Return some names of weights and the count of the rest."""
-    names = sorted(weights)
-    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + rest
-
-
 def _is_folder(path: str) -> bool:
     """A folder is read without asking the hub."""
     return Path(path).is_dir()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bar and no table of weights, as before afterwards: the checks are ours."""
-    logging = require("transformers").utils.logging
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

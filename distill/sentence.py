@@ -7,14 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from distill.pretrained import (
-    check_model_type,
-    load_network,
-    load_tokenizer,
-    require,
-    tokenizer_identity,
-)
+from distill.pretrained import check_model_type, load_network, load_tokenizer, tokenizer_identity
 from distill.teacher import FrozenTeacher, TeacherError
+from keynet.models.checkpoint import require
 
 
 class SentenceTeacher(FrozenTeacher):

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from distill.pretrained import READ_ERRORS, listed, one_line, require
 from distill.teacher import FrozenTeacher, TeacherError
+from keynet.models.checkpoint import READ_ERRORS, listed, one_line, require
 
 SCHEMES = ("hf-hub:", "local-dir:")
 WHITE = (255, 255, 255)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def require(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{error.name} is missing, which this tower needs; "
+            f"{error.name} is missing, which this network needs; "
             "install it with: pip install 'keynet-cache[teachers]'"
         ) from error
 
@@ -43,13 +43,21 @@ def one_line(error: BaseException, length: int = 200) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def load_network(path: str, model_class: Any, part: str = "") -> nn.Module:
+def listed(weights: Sequence[str] | set[str]) -> str:
+    """Return some names of weights and the count of the rest."""
+    names = sorted(weights)
+    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + rest
+
+
+def load_network(path: str, model_class: Any, part: str = "", **options: Any) -> nn.Module:
     """Return ``model_class.from_pretrained(path)`` in float32, every weight from the checkpoint.
 
     Args:
         path: A folder that save_pretrained wrote, or a hub name.
         model_class: Of transformers.
         part: Start of the names of the weights that must be there.
+        options: Of ``from_pretrained``.
 
     Raises:
         ValueError: When its files cannot be read, or a weight would stay random.
@@ -63,11 +71,12 @@ def load_network(path: str, model_class: Any, part: str = "") -> nn.Module:
                 ignore_mismatched_sizes=True,  # reported below, by name
                 trust_remote_code=False,  # and no question on the terminal whether to
                 local_files_only=Path(path).is_dir(),
+                **options,
             )
     except READ_ERRORS as error:
         raise ValueError(
-            f"{path} cannot be read as {model_class.__name__} ({one_line(error)}); check the "
-            "path, or the name and the network"
+            f"the weights of {path} cannot be read ({one_line(error)}); fetch them again, or check "
+            "the path or the name"
         ) from error
     if info["mismatched_keys"]:
         weight, stored, needed = min(info["mismatched_keys"])
@@ -77,10 +86,9 @@ def load_network(path: str, model_class: Any, part: str = "") -> nn.Module:
         )
     missing = sorted(key for key in info["missing_keys"] if key.startswith(part))
     if missing:
-        rest = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
         raise ValueError(
-            f"{path} lacks {', '.join(missing[:SHOWN])}{rest}, which would stay random; fetch a "
-            "whole checkpoint of this architecture"
+            f"{path} lacks {listed(missing)}, which would stay random; fetch a whole checkpoint of "
+            "this architecture"
         )
     loaded: nn.Module = network
     return loaded

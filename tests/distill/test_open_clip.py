@@ -18,8 +18,8 @@ from PIL import Image
 
 import distill
 from distill.open_clip import OpenClipTeacher
-from distill.pretrained import require
 from distill.teacher import TeacherError
+from keynet.models.checkpoint import require
 from keynet.types import Request
 
 

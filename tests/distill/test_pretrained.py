@@ -15,10 +15,11 @@ import transformers
 
 from distill.clip import ClipTeacher
 from distill.internvl import InternVLTeacher
-from distill.pretrained import load_network, load_tokenizer, one_line, require, tokenizer_identity
+from distill.pretrained import load_network, load_tokenizer, tokenizer_identity
 from distill.sentence import SentenceTeacher
 from distill.siglip import SiglipTeacher
 from distill.teacher import TeacherError
+from keynet.models.checkpoint import one_line, require
 
 # Teacher, fixture of its checkpoint, one of its weights by its name in the file.
 KINDS = {

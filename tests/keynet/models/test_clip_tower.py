@@ -123,7 +123,7 @@ def test_lora_trains_adapters_alone_merges_and_traces(folder: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"path": "no/clip"}, "no/clip cannot be read as CLIPVisionModel"),
+        ({"path": "no/clip"}, "the weights of no/clip cannot be read"),
         ({"image_size": 224}, r"image_size=224 of a checkpoint for 32 x 32.*data.image_size=32"),
         ({"frozen": False, "lora_rank": 2}, "lora_rank=2 with frozen=false"),
     ],
