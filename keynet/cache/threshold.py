@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -166,12 +167,17 @@ def fit_closed_loop(
 
     def verdict(value: float) -> bool:
         nonlocal most
-        distinct = min(replay(number, value).distinct for number in range(wholes))
+        distinct, total = sys.maxsize, 0.0
+        for number in range(wholes):
+            found = replay(number, value)
+            distinct = min(distinct, found.distinct)
+            total += found.false_hits / max(found.served, 1)
+            # What the passes that are left will say no longer matters.
+            if distinct < needed or total > budget * wholes:
+                break
         most = max(most, distinct)
-        if distinct < needed:
-            return False
-        rate = float(rates(range(wholes), value).mean())
-        if rate > budget:
+        rate = total / wholes
+        if distinct < needed or rate > budget:
             return False
         half = rates(range(wholes, wholes + halves), value)
         of_half = float(half.mean())
