@@ -105,7 +105,8 @@ def main() -> None:
             cfg = composed(table, row, given, seed)
             if row.start is not None:
                 cfg.module.start_from = str(root / f"{row.start}-{seed}")
-            if (name, described(cfg)) not in known:
+            config = described(cfg)  # before it is built, which resolves it
+            if (name, config) not in known:
                 if bench is None or not bench.serves(cfg):
                     bench = None  # its features leave the memory first
                     if cfg.data.source != first.data.source:
@@ -117,11 +118,11 @@ def main() -> None:
                     if untrained
                     else run(bench, table, row, cfg, root / f"{name}-{seed}")
                 )
-                known[name, described(cfg)] = judged
-                line = {"row": name, "config": described(cfg), "found": judged}
+                known[name, config] = judged
+                line = {"row": name, "config": config, "found": judged}
                 with results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
-            found[name].append(known[name, described(cfg)])
+            found[name].append(known[name, config])
             shown = {k: round(v, 4) for k, v in found[name][-1].items() if k != "hits"}
             log.info("%d of %d: %s, seed %d: %s", number + 1, 3 * len(rows), name, seed, shown)
     Console(width=200).print(tabulated(data, found))
