@@ -32,7 +32,7 @@ from keynet.evaluation.settings import JudgeSettings
 from keynet.evaluation.table import label
 from keynet.export.loader import KeyEncoder
 from keynet.export.manifest import StoredThreshold
-from keynet.types import CODE_BITS, Request
+from keynet.types import Request
 
 Rows = NDArray[np.float32]
 CHUNK = 512
@@ -211,7 +211,7 @@ def _methods(
     """Yield (method, bits) and its unit rows of each split, one method at a time."""
     encoded = {split: _encode(encoder, found, split) for split, found in requests.items()}
     yield (method, None), {split: vectors for split, (vectors, _) in encoded.items()}
-    for bits in sorted((b for b in CODE_BITS if b <= encoder.space.bits), reverse=True):
+    for bits in sorted(encoder.code_lengths, reverse=True):
         yield (method, bits), {split: _signs(codes, bits) for split, (_, codes) in encoded.items()}
     if image_size is None:
         return

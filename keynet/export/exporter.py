@@ -61,7 +61,8 @@ def export_key_model(
 
     Args:
         model: ``model(images, image_mask, tokens, token_mask) -> KeyOutput``, with ``key_dim``,
-            ``num_bits`` and ``hash_matrix() -> (W [K, D], b [K])``. It is copied, not changed.
+            ``num_bits`` and ``hash_matrix() -> (W [K, D], b [K])``, and ``code_blocks`` where its
+            code has a part for each modality. It is copied, not changed.
         preprocessor: What it was trained with.
         folder: Where to; an export there is replaced once the new one is complete.
         name: Of the key space.
@@ -111,6 +112,7 @@ def export_key_model(
             golden=golden_keys,
             attribution=list(attribution),
             created_by=current_versions(),
+            code_blocks=getattr(frozen, "code_blocks", None),
         )
         for file, content in contents.items():
             (temporary / file).parent.mkdir(exist_ok=True)

@@ -31,7 +31,7 @@ from keynet.export.manifest import (
     read_manifest,
 )
 from keynet.preprocess import Preprocessor
-from keynet.types import Key, KeyOutput, KeySpace, Request, RequestError
+from keynet.types import CODE_BITS, Key, KeyOutput, KeySpace, Request, RequestError
 
 BATCH_SIZE, CPU_BATCH_SIZE = 64, 16  # a CPU's caches hold 16: 1.3 times as fast as 64
 GOLDEN_TOLERANCE = 1e-4  # a float32 key differs by about 1e-6 between processors
@@ -102,6 +102,13 @@ class KeyEncoder:
     def space(self) -> KeySpace:
         """The key space of every key of this model."""
         return self.manifest.key_space
+
+    @property
+    def code_lengths(self) -> tuple[int, ...]:
+        """Bits of the prefixes that are usable codes; of a code by modality the whole alone."""
+        if self.manifest.code_blocks is not None:
+            return (self.space.bits,)
+        return tuple(bits for bits in CODE_BITS if bits <= self.space.bits)
 
     @property
     def thresholds(self) -> tuple[StoredThreshold, ...]:

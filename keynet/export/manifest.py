@@ -8,7 +8,7 @@ import re
 import tempfile
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -108,6 +108,8 @@ class Manifest:
     golden: list[Golden]
     attribution: list[str]
     created_by: dict[str, str]
+    # Bits of each modality, first and end, where a code has such: its prefixes are then no codes.
+    code_blocks: dict[str, tuple[int, int]] | None = None
 
     def __post_init__(self) -> None:
         space = self.key_space
@@ -120,6 +122,11 @@ class Manifest:
             raise ArtefactError(
                 f"key_space.fingerprint is {space.fingerprint!r}; expected 16 hex digits"
             )
+        for name, (first, end) in (self.code_blocks or {}).items():
+            if not 0 <= first < end <= space.bits:
+                raise ArtefactError(
+                    f"code_blocks has {name!r} at bits {first} to {end}; the code has {space.bits}"
+                )
         for name in self.files:
             if not FILE_NAME.fullmatch(name) or name == MANIFEST:
                 raise ArtefactError(f"files names {name!r}; expected a file inside the export")
@@ -235,13 +242,15 @@ def _build(kind: Any, value: Any, place: str) -> Any:
         _expect(isinstance(value, Mapping), place, "an object", value)
         hints = get_type_hints(kind)
         known = {f.name for f in fields(kind)}
+        needed = {f.name for f in fields(kind) if f.default is MISSING}
         inside = f" in {place}" if place else ""
-        if missing := sorted(known - set(value)):
+        if missing := sorted(needed - set(value)):
             raise ArtefactError(f"lacks {missing[0]!r}{inside}; export the model again")
         if unknown := sorted(set(value) - known):
             raise ArtefactError(f"unknown field {unknown[0]!r}{inside}; expected {sorted(known)}")
         dot = f"{place}." if place else ""
-        return kind(**{name: _build(hints[name], value[name], dot + name) for name in known})  # type: ignore[operator]
+        given = {name: _build(hints[name], value[name], dot + name) for name in known & set(value)}
+        return kind(**given)  # type: ignore[operator]
     if origin is Literal:
         wanted = " or ".join(map(repr, arguments))
         _expect(isinstance(value, str) and value in arguments, place, wanted, value)

@@ -89,6 +89,12 @@ class KeyModel(nn.Module):
         )
         return KeyOutput(key, image, text, self.hash_head(key), alignment)
 
+    @property
+    def code_blocks(self) -> dict[str, tuple[int, int]] | None:
+        """Bits of each modality, first and end, where the code has such."""
+        blocks: dict[str, tuple[int, int]] | None = getattr(self.hash_head, "blocks", None)
+        return blocks
+
     def hash_matrix(self) -> tuple[Tensor, Tensor]:
         """Return W [K, D] and b [K] with ``code = W key + b >= 0``."""
         folded: tuple[Tensor, Tensor] = self.hash_head.folded()

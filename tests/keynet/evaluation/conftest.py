@@ -96,6 +96,7 @@ class FakeEncoder:
     """Keys are a hash: equal mean colour (in steps of ``coarseness``) and text give equal keys."""
 
     num_parameters = 7
+    code_lengths = (64, 128)
 
     def __init__(self, coarseness: int = 64) -> None:
         self.coarseness = coarseness

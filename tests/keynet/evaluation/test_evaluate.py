@@ -117,6 +117,7 @@ class Searching:
     """Axes by the number at the end; every ``lost``-th text points elsewhere."""
 
     num_parameters = 7
+    code_lengths = (64, 128)
 
     def __init__(self, encoder, name: str, lost: int) -> None:
         self.encode, self.encode_arrays = encoder.encode, encoder.encode_arrays

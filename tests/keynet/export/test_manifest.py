@@ -36,6 +36,11 @@ def test_what_is_written_is_read_back(exported: Path, tmp_path: Path) -> None:
     assert set(manifest.created_by) == {"torch", "pillow", "tokenizers"}
 
 
+def test_an_export_of_before_has_no_code_blocks(content: dict[str, Any]) -> None:
+    del content["code_blocks"]
+    assert parse_manifest(json.dumps(content)).code_blocks is None
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -47,6 +52,8 @@ def test_what_is_written_is_read_back(exported: Path, tmp_path: Path) -> None:
         (lambda c: c["key_space"].pop("dim"), "lacks 'dim' in key_space"),
         (lambda c: c.update(_target_="os.system"), "unknown field '_target_'"),
         (lambda c: c["key_space"].update(_target_="os"), "unknown field '_target_' in key_space"),
+        (lambda c: c.update(code_blocks={"image": [0, 65]}), "bits 0 to 65; the code has 64"),
+        (lambda c: c.update(code_blocks={"image": [0]}), r"code_blocks\['image'\] is \[0\]"),
         (lambda c: c.update(files=[]), r"files is \[\]; expected an object"),
         (lambda c: c.update(golden={}), r"golden is \{\}; expected a list"),
         (lambda c: c.update(attribution=[1]), r"attribution\[0\] is 1; expected text"),

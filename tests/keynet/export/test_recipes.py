@@ -119,6 +119,9 @@ def test_an_export_gives_the_models_keys_at_every_batch_size(
         bits = np.unpackbits(codes, axis=1).astype(bool)
         assert ((bits == (wanted.logits >= 0).numpy()) | ~sure).all()
         assert np.allclose(alignment, wanted.alignment.numpy(), atol=1e-5, equal_nan=True)
+    by_modality = recipe == "joint_hash"
+    assert loaded.code_lengths == ((128,) if by_modality else (64,))
+    assert (loaded.manifest.code_blocks is not None) == by_modality
     image, text = loaded.encode_modalities(requests)
     assert np.abs(image - wanted.image.numpy()).max() < 1e-5
     assert np.abs(text - wanted.text.numpy()).max() < 1e-5
