@@ -12,7 +12,7 @@ from aligners.diffusion_prior import DiffusionPrior
 
 MOST_KEYS = 20_000
 CHUNK = 240
-FIT = {"steps": 600, "batch_size": 256, "learning_rate": 1e-3}
+FIT = {"steps": 300, "batch_size": 256, "learning_rate": 1e-3}
 log = logging.getLogger(__name__)
 
 

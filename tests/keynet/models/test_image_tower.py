@@ -140,3 +140,19 @@ def test_num_features_is_the_width() -> None:
     model = tower(0).eval()
     with torch.no_grad():
         assert model(pictures(2)).shape == (2, model.num_features)
+
+
+def test_tokens_stand_behind_their_mean_which_is_the_pooled_feature() -> None:
+    x, plain = pictures(size=70), tower(8).eval()
+    model = ImageTower(pretrained=True, frozen_blocks=8, tokens=True)
+    with torch.no_grad():
+        found, expected, stored = model.eval()(x), plain(x), model.stem(x)
+        assert torch.equal(model.train()(stored), stored.float())
+    assert found.shape == stored.shape == (len(x), 1 + 3 * 3, model.num_features)
+    torch.testing.assert_close(found[:, 0], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[:, 1:].mean(1), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_of_a_tower_that_is_trained_are_an_error() -> None:
+    with pytest.raises(ValueError, match="frozen_blocks=5: freeze it whole"):
+        ImageTower(pretrained=False, frozen_blocks=5, tokens=True)

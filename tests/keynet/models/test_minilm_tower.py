@@ -5,7 +5,13 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from keynet.models.minilm_tower import MiniLMTower, packaged_folder, packaged_tokenizer
+from keynet.models.minilm_tower import (
+    FrozenMiniLM,
+    MiniLMTower,
+    packaged_folder,
+    packaged_tokenizer,
+    word_pieces,
+)
 
 TEXTS = ["a dog runs across the snow", "two children", "is there a bicycle in the picture?"]
 
@@ -68,3 +74,41 @@ def test_without_the_weights_nothing_is_adopted() -> None:
 def test_a_depth_it_has_not_is_refused(depth: int) -> None:
     with pytest.raises(ValueError, match=f"depth={depth}: expected 1 to 6"):
         MiniLMTower(vocab_size=3, max_tokens=8, depth=depth, pretrained=False)
+
+
+@pytest.fixture(scope="module")
+def frozen() -> FrozenMiniLM:
+    return FrozenMiniLM(max_tokens=64)
+
+
+@torch.no_grad()
+def test_the_frozen_one_is_minilm_as_its_own_tokenizer_reads(frozen: FrozenMiniLM) -> None:
+    transformers = pytest.importorskip("transformers")
+    bert = transformers.AutoModel.from_pretrained(packaged_folder(), local_files_only=True).eval()
+    theirs = packaged_tokenizer()
+    for text in TEXTS:
+        tokens = torch.tensor([theirs.encode(text).ids])
+        expected = bert(tokens, torch.ones_like(tokens)).last_hidden_state.mean(1)
+        ours = frozen(*padded([word_pieces().encode(text).ids]))
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_frozen_one_is_never_trained(frozen: FrozenMiniLM) -> None:
+    assert not frozen.train().training
+    assert not [name for name, p in frozen.named_parameters() if p.requires_grad]
+
+
+@torch.no_grad()
+def test_stored_texts_pass_as_they_are(frozen: FrozenMiniLM) -> None:
+    tokens, mask = padded([word_pieces().encode(text).ids for text in TEXTS])
+    stored = frozen.stem(tokens, mask)
+    assert stored.dtype == torch.bfloat16
+    assert torch.equal(frozen(stored, mask.any(1, keepdim=True)), stored.float())
+    assert torch.cosine_similarity(stored.float(), frozen(tokens, mask)).min() > 0.999
+
+
+def test_the_frozen_one_refuses_another_tokenizer(frozen: FrozenMiniLM) -> None:
+    frozen.adopt_vocabulary(word_pieces().to_str())
+    other = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    with pytest.raises(ValueError, match="reads its own word pieces"):
+        frozen.adopt_vocabulary(other.to_str())
