@@ -106,7 +106,7 @@ ALPHAS = Ablation(
     student=(*FROZEN, "steps=150", "fusion=qformer", TOKENS),
     rows={
         f"alpha {alpha}": Row((f"fusion.alpha={alpha}",))
-        for alpha in (0.6, 0.0, 0.2, 0.4, 0.5, 0.7, 0.8, 1.0, "learned", "alignment")
+        for alpha in (0.6, 0.0, 0.2, 0.4, 0.8, 1.0, "learned", "alignment")
     },
 )
 BOTH = "module.trained=[image_adapter,aligner.projections.text]"
