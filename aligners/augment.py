@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,8 @@ class KeyAugmentation(nn.Module):
         strength: Upper end of t, above 0 and below 1; t is drawn per row, uniform in (0, strength].
     """
 
+    lacks_prior = False
+
     def __init__(self, *, strength: float) -> None:
         super().__init__()
         if not 0 < strength < 1:
@@ -44,7 +47,9 @@ class KeyAugmentation(nn.Module):
 
 
 class GaussianKeys(KeyAugmentation):
-    """k - t * e with e itself: the prior's rival, with noise as long as the prior's.
+    """k - t * e with e itself: the prior's rival.
+
+    A prior's e_hat is shorter, by as much as it is unsure: at one strength keys move further here.
 
     Args:
         strength: As in ``KeyAugmentation``.
@@ -68,6 +73,7 @@ class PriorKeys(KeyAugmentation):
 
     Args:
         prior: File of a prior trained on keys of this model's kind; None leaves it to ``adopt``.
+        fit: How a prior is fitted that is none yet: ``steps``, ``batch_size``, ``learning_rate``.
         strength: As in ``KeyAugmentation``.
 
     Raises:
@@ -76,8 +82,11 @@ class PriorKeys(KeyAugmentation):
     Source: SPEC T3.
     """
 
-    def __init__(self, *, prior: str | Path | None, strength: float) -> None:
+    def __init__(
+        self, *, prior: str | Path | None, strength: float, fit: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(strength=strength)
+        self.fit = dict(fit or {})
         self._held: tuple[DiffusionPrior, ...] = ()  # modules in a tuple are not registered
         if prior is not None:
             from aligners.diffusion_prior import DiffusionPrior

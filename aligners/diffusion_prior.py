@@ -89,7 +89,7 @@ class DiffusionPrior(nn.Module):
         )
         # Zeros there: image and text would start as one bag.
         nn.init.normal_(transformer.positional_embedding, std=0.02)
-        # No loss reaches these, only weight decay would.
+        # diffusers reads these when it samples, which we do not; weight decay would reach them.
         transformer.clip_mean.requires_grad_(False)
         transformer.clip_std.requires_grad_(False)
         return transformer
@@ -183,8 +183,8 @@ class DiffusionPrior(nn.Module):
         batch_size: int,
         learning_rate: float,
         seed: int,
+        things: Tensor | None = None,
         consistency_weight: float = 1.0,
-        noise_weight: float = 1.0,
     ) -> dict[str, float]:
         """Train from new weights on the CPU, but for a tenth of the keys, and measure on those.
 
@@ -199,8 +199,9 @@ class DiffusionPrior(nn.Module):
             batch_size: Keys a batch.
             learning_rate: Peak rate.
             seed: Of weights, batches, noise and what is held out.
+            things: int64 [N]; keys of one thing, as a picture, are held out together. None: each
+                is a thing of its own.
             consistency_weight: Of ||k - k~||_2.
-            noise_weight: Of ||e - e_hat||_1.
 
         Returns:
             Mean |e - e_hat| per entry on held-out keys as ``noise_error``; beside it that with
@@ -215,12 +216,11 @@ class DiffusionPrior(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.transformer = self._transformer().train()
-        order = torch.randperm(len(keys), generator=generator)
-        held, kept = order[: len(keys) // 10], order[len(keys) // 10 :]
-        with torch.no_grad():  # of the space that is noised, as in unCLIP
-            scaled = self.key_dim**0.5 * keys[kept]
-            self.transformer.clip_mean.copy_(scaled.mean(0, keepdim=True))
-            self.transformer.clip_std.copy_(scaled.std(0, keepdim=True))
+        names = torch.arange(len(keys)) if things is None else things
+        shuffled = names.unique()[torch.randperm(len(names.unique()), generator=generator)]
+        is_held = torch.isin(names, shuffled[: max(2, len(shuffled) // 10)])
+        held, kept = (is_held == wanted for wanted in (True, False))
+        held, kept = held.nonzero().squeeze(1), kept.nonzero().squeeze(1)
         trained = [p for p in self.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=learning_rate)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -229,7 +229,7 @@ class DiffusionPrior(nn.Module):
         for step in range(steps):
             rows = kept[torch.randint(len(kept), (batch_size,), generator=generator)]
             losses = self.training_loss(keys[rows], image[rows], text[rows], generator)
-            total = consistency_weight * losses["consistency"] + noise_weight * losses["noise"]
+            total = consistency_weight * losses["consistency"] + losses["noise"]
             optimizer.zero_grad()
             total.backward()
             optimizer.step()

@@ -84,7 +84,7 @@ class RequestBatches(Dataset[TrainingBatch]):
 
             rows = kept(
                 folder,
-                f"image-{features_digest(stem, self.preprocessor, contents)}",
+                f"image-{features_digest('image', stem, self.preprocessor, contents)}",
                 lambda: in_chunks(len(numbers) + 1, STEM_BATCH, make),
             )
         self._pictures.update(zip(first_of, rows[:-1].unbind(0), strict=True))
@@ -99,7 +99,7 @@ class RequestBatches(Dataset[TrainingBatch]):
         contents = (text.encode() + b"\0" for text in texts)
         rows = kept(
             folder,
-            f"text-{features_digest(stem, self.preprocessor, contents)}",
+            f"text-{features_digest('text', stem, self.preprocessor, contents)}",
             lambda: in_chunks(
                 len(ids), STEM_BATCH, lambda n: stem(*_padded(ids[n.start : n.stop]))
             ),

@@ -55,10 +55,15 @@ def content_digest(content: bytes | str | Path | np.ndarray) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-def features_digest(stem: Stem, preprocessor: Preprocessor, contents: Iterable[bytes]) -> str:
+def features_digest(
+    modality: str, stem: Stem, preprocessor: Preprocessor, contents: Iterable[bytes]
+) -> str:
     """Return 16 hex digits of all that decides the features of ``contents``, in their order."""
-    settings = (preprocessor.image_size, preprocessor.background, preprocessor.tokenizer_json)
-    digest = hashlib.sha256(f"{stem.fingerprint} {settings}".encode())
+    p = preprocessor
+    settings: tuple[object, ...] = (p.image_size, p.background)
+    if modality == "text":
+        settings = (p.tokenizer_json, p.max_tokens, p.long_text)
+    digest = hashlib.sha256(f"{modality} {stem.fingerprint} {settings}".encode())
     for content in contents:
         digest.update(content)
     return digest.hexdigest()[:16]

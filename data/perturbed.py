@@ -14,6 +14,10 @@ from keynet.pictures import open_image
 from keynet.types import Request
 
 LETTERS_A_SLIP = 12
+# Those that training may use; the others are to show what it has not seen.
+TRAINED = (
+    "jpeg_q10", "jpeg_q50", "jpeg_q90", "resize_half", "crop_4_percent", "text_misspelt",
+)  # fmt: skip
 
 
 def perturbed_texts(text: str) -> dict[str, str]:
@@ -49,8 +53,8 @@ def perturbed(request: Request) -> dict[str, Request]:
 def with_perturbed(requests: Sequence[Request], share: float, seed: int) -> list[Request]:
     """Return the requests, then those of a share of the pictures, perturbed.
 
-    Of each chosen picture one perturbation, the same for all that is asked about it; every second
-    text of these is perturbed too. Labels stay: the copies are equivalent.
+    Of each chosen picture one perturbation of ``TRAINED``, the same for all that is asked about it;
+    every second text of these is misspelt too. Labels stay: the copies are equivalent.
 
     Args:
         requests: Of any kind; those without a picture are not copied.
@@ -72,15 +76,15 @@ def with_perturbed(requests: Sequence[Request], share: float, seed: int) -> list
         if identity not in images:
             chosen = None
             if rng.random() < share:
-                found = list(perturbations(open_image(request.image)).values())
-                chosen = found[int(rng.integers(len(found)))]
+                found = perturbations(open_image(request.image))
+                names = [name for name in found if name in TRAINED]
+                chosen = found[names[int(rng.integers(len(names)))]]
             images[identity] = chosen
         image = images[identity]
         if image is None:
             continue
         text = request.text
         if text is not None and rng.random() < 0.5:
-            others = list(perturbed_texts(text).values())
-            text = others[int(rng.integers(len(others)))] if others else text
+            text = perturbed_texts(text).get("text_misspelt", text)
         copies.append(replace(request, image=image, text=text))
     return [*requests, *copies]

@@ -109,8 +109,8 @@ class KeyOutput(NamedTuple):
     """
 
     key: Tensor  # [B, D]
-    image: Tensor  # [B, D]
-    text: Tensor  # [B, D]
+    image: Tensor  # [B, C], C = D but where the key is both side by side
+    text: Tensor  # [B, C]
     logits: Tensor  # [B, K]
     alignment: Tensor  # [B]
 

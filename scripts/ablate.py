@@ -6,10 +6,12 @@ training split. What was chosen there is reported with data.source.fold=test. St
 with the rows that are missing. Any option of training may follow: steps=200.
 """
 
+import hashlib
 import json
 import logging
 import sys
 from collections.abc import Sequence
+from math import isnan, nan
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -53,6 +55,24 @@ def described(cfg: DictConfig) -> str:
     return OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [k for k in cfg if k != "run_dir"]))
 
 
+def folder_of(root: Path, name: str, cfg: DictConfig) -> Path:
+    """Return where the run of a row is kept: another configuration has another folder."""
+    digest = hashlib.sha256(described(cfg).encode()).hexdigest()
+    return root / f"{name}-{cfg.seed}-{digest[:8]}"
+
+
+def stored(results: Path) -> dict[tuple[str, str], Run]:
+    """Return the runs that are done, by row and configuration."""
+    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+    known = {}
+    for entry in map(json.loads, lines):
+        found = entry["found"]
+        if "hits" in found:  # JSON has no numbers as names
+            found["hits"] = {int(picture): share for picture, share in found["hits"].items()}
+        known[entry["row"], entry["config"]] = found
+    return known
+
+
 def run(bench: Bench, table: Ablation, row: Row, cfg: DictConfig, folder: Path) -> Run:
     """Train one variant and judge it; ``folder`` keeps what others start from."""
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
@@ -76,7 +96,7 @@ def run(bench: Bench, table: Ablation, row: Row, cfg: DictConfig, folder: Path) 
         trainer.save_checkpoint(folder / "checkpoints" / "last.ckpt", weights_only=True)
         tokenizer = bench.data.preprocessor.tokenizer_json
         (folder / "export" / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
-    return bench.judge(module.model.eval(), table, row.by_code, before)
+    return bench.judge(module.eval(), table, row.by_code, before)
 
 
 def main() -> None:
@@ -96,15 +116,16 @@ def main() -> None:
         root = OUTPUTS / chosen / data
         root.mkdir(parents=True, exist_ok=True)
         results = root / "results.jsonl"
-        lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-        known = {(d["row"], d["config"]): d["found"] for d in map(json.loads, lines)}
+        known = stored(results)
         bench: Bench | None = None
         found: dict[str, list[Run]] = {row: [] for row in rows}
         for number, (name, seed) in enumerate((row, seed) for row in rows for seed in SEEDS):
             row = rows[name]
             cfg = composed(table, row, given, seed)
             if row.start is not None:
-                cfg.module.start_from = str(root / f"{row.start}-{seed}")
+                base = composed(table, rows[row.start], given, seed)
+                cfg.module.start_from = str(folder_of(root, row.start, base))
+            folder = folder_of(root, name, cfg)
             config = described(cfg)  # before it is built, which resolves it
             if (name, config) not in known:
                 if bench is None or not bench.serves(cfg):
@@ -112,12 +133,10 @@ def main() -> None:
                     if cfg.data.source != first.data.source:
                         first, source = cfg, instantiate(cfg.data.source)
                     bench = Bench(cfg, source)
-                untrained = name == "concatenation"  # equal for all seeds
-                judged = (
-                    (found[name] or [bench.concatenated(table)])[0]
-                    if untrained
-                    else run(bench, table, row, cfg, root / f"{name}-{seed}")
-                )
+                if row.untrained:  # equal for all seeds
+                    judged = (found[name] or [bench.concatenated(table)])[0]
+                else:
+                    judged = run(bench, table, row, cfg, folder)
                 known[name, config] = judged
                 line = {"row": name, "config": config, "found": judged}
                 with results.open("a", encoding="utf-8") as file:
@@ -133,18 +152,20 @@ def tabulated(data: str, found: dict[str, list[Run]]) -> Table:
     """Return the table: means with least and greatest, and hits less those of the first row."""
     table = Table(title=f"{data}: mean of {len(SEEDS)} seeds (least to greatest)")
     base = next(iter(found.values()))
-    metrics = [metric for metric in base[0] if metric != "hits"]
+    metrics = dict.fromkeys(m for runs in found.values() for m in runs[0] if m != "hits")
     compared = "hits" in base[0]
-    difference = f"hits less {next(iter(found))} (95 %)"
+    difference = f"hits less {next(iter(found))} (95 %, seeds and pictures)"
     for column in ("row", *metrics, *([difference] if compared else [])):
         table.add_column(column)
     for row, runs in found.items():
         cells = []
         for metric in metrics:
-            values = [run[metric] for run in runs if metric in run]
-            cells.append(
-                f"{mean(values):.3f} ({min(values):.3f} to {max(values):.3f})" if values else "n/a"
-            )
+            values = [run[metric] for run in runs if not isnan(run.get(metric, nan))]
+            few = "" if len(values) == len(runs) else f", {len(values)} of {len(runs)}"
+            cell = "n/a"
+            if values:
+                cell = f"{mean(values):.3f} ({min(values):.3f} to {max(values):.3f}{few})"
+            cells.append(cell)
         if compared:
             gain = paired_difference([r["hits"] for r in runs], [r["hits"] for r in base])
             cells.append("{:+.3f} ({:+.3f} to {:+.3f})".format(*gain))

@@ -14,13 +14,13 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from data.datamodule import RequestBatches, RequestDataModule
-from data.perturbed import perturbed
+from data.perturbed import TRAINED, perturbed
 from data.requests import CaptionedSource
-from keynet.evaluation.ablation import PassFigures, drifting_stream, single_pass
+from keynet.evaluation.ablation import SETTINGS, PassFigures, drifting_stream, single_pass
 from keynet.evaluation.captions import CaptionVectors, ranks
 from keynet.evaluation.cuts import cut
 from keynet.evaluation.evaluate import photographs
-from keynet.evaluation.fixed_store import chr_curve, serve
+from keynet.evaluation.fixed_store import area_under, serve
 from keynet.evaluation.labels import Labels
 from keynet.replay.neighbours import Floats
 from keynet.training.stems import encoder_stems
@@ -68,16 +68,17 @@ class Bench:
 
     @torch.no_grad()
     def judge(
-        self, model: Any, table: Ablation, by_code: bool, before: Any = None
+        self, module: Any, table: Ablation, by_code: bool, before: Any = None
     ) -> dict[str, Any]:
         """Return the figures of one model, and its hits by picture where ``table`` is served.
 
         Args:
-            model: In evaluation mode.
+            module: With the model, in evaluation mode.
             table: Says what is measured.
             by_code: Judge the code instead of the vector.
             before: Where vendors change, the model until then; None is the same.
         """
+        model = module.model
         if table.drift is not None:
             start = before or model
             cal = _outputs(start, self._cal).key.numpy()
@@ -86,25 +87,29 @@ class Bench:
             return drifting_stream(cal, labels[0], *keys, labels[1], table.drift)._asdict()
         test, cal = _outputs(model, self._test), _outputs(model, self._cal)
         found = self._figures(_rows(cal, by_code), _rows(test, by_code), table)
-        if self._captions.requests:
+        # Search by caption says something where captions were trained on.
+        if self._captions.requests and bool(self.data.batches.described.any()):
             outputs = _outputs(model, self._captions)
             first, picture_of = photographs(self._captions.requests)
             vectors = CaptionVectors(outputs.image[first].numpy(), outputs.text.numpy())
             to_image, _ = ranks(vectors, picture_of)
             found |= {f"recall_at_{k}": float((to_image <= k).mean()) for k in (1, 10)}
         heads = (model.image_adapter, model.aligner, model.fusion, model.hash_head)
-        weights = sum(p.numel() for head in heads for p in head.parameters())
-        found |= {"head_params": float(weights), "head_ms": _milliseconds(model, self._test)}
+        found["head_params"] = float(sum(p.numel() for head in heads for p in head.parameters()))
+        if "text" in self.data.stems:
+            found["head_ms"] = _milliseconds(model, self._test)
         if table.perturbed:
+            if module.augmentation is not None:
+                moved = module.augmentation(test.key, test.image, test.text)
+                found["augmented_cosine"] = float((moved * test.key).sum(1).mean())
             found |= self._flips(model, test)
         return found
 
     def _figures(self, cal_keys: Floats, keys: Floats, table: Ablation) -> dict[str, Any]:
         labels = Labels.of(self._test.requests)
-        parts = cut(labels, "all", disjoint_phrasings=self._disjoint)
-        coverage, precision = chr_curve(serve(keys, labels, parts))
-        area = float((np.diff(coverage, prepend=0.0) * precision).sum())
-        found: dict[str, Any] = {"p_chr_auc": area}
+        share = SETTINGS.store_share
+        parts = cut(labels, "all", disjoint_phrasings=self._disjoint, store_share=share)
+        found: dict[str, Any] = {"p_chr_auc": area_under(serve(keys, labels, parts))}
         if table.served:
             passed: PassFigures = single_pass(cal_keys, Labels.of(self._cal.requests), keys, labels)
             found |= passed._asdict()
@@ -130,8 +135,12 @@ class Bench:
         }
         noisy = _with_noise(self._test[chosen])
         flips["encoder_noise"] = _flipped(bits, model(*noisy[:6]).logits >= 0)
-        mean = sum(flips.values()) / len(flips)
-        return {"flips": mean} | {f"flips_{name}": share for name, share in flips.items()}
+        # Apart: what data.perturbed trains on, and what no training has seen.
+        seen = [share for name, share in flips.items() if name in TRAINED]
+        unseen = [share for name, share in flips.items() if name not in TRAINED]
+        means = {"all": [*seen, *unseen], "seen": seen, "unseen": unseen}
+        found = {f"flips_{name}": sum(some) / len(some) for name, some in means.items()}
+        return found | {f"flips_{name}": share for name, share in flips.items()}
 
 
 def _settings(cfg: DictConfig) -> str:
@@ -196,4 +205,4 @@ def _milliseconds(model: Any, batches: RequestBatches) -> float:
         start = perf_counter()
         model(*one)
         times.append(1000 * (perf_counter() - start))
-    return median(times)
+    return median(times[TIMED // 2 :])

@@ -12,11 +12,13 @@ class Row(NamedTuple):
         options: Of train.py.
         start: Row from whose model, of the same seed, it goes on.
         by_code: Judged by its code instead of its vector.
+        untrained: The encoders' vectors side by side.
     """
 
     options: tuple[str, ...] = ()
     start: str | None = None
     by_code: bool = False
+    untrained: bool = False
 
 
 class Ablation(NamedTuple):
@@ -69,15 +71,18 @@ TEACHERS = Ablation(
 FROZEN = ("encoder=packaged", "aligner.dropout=0.1", "data.features=outputs/features")
 TOKENS = "encoder.image.tokens=true"
 MM_ALIGN = "MM-Align"
+MORE = "steps=100"
 ALIGNERS = Ablation(
     student=(*FROZEN, "steps=300"),
     rows={
         MM_ALIGN: Row(),
-        "concatenation": Row(("fusion=concatenation",)),  # of the encoders' vectors, untrained
+        "concatenation": Row(("fusion=concatenation",), untrained=True),
         "MM-Align, weighted sum alone": Row(("fusion=weighted_sum",)),
         "MM-Align, hidden layer": Row(("aligner=mlp", "aligner.dropout=0.1")),
         "+ adapter": Row(("adapter=clip_adapter",)),
         "+ prior": Row(("augment=diffusion_prior", "steps=100"), start=MM_ALIGN),
+        "MM-Align, more steps": Row((MORE,), start=MM_ALIGN),
+        "MM-Align, 128-bit code": Row(("bits=128",), by_code=True),
         "joint hash, 64 bits a modality": Row(
             (
                 "fusion=concatenation", "hash_head=by_modality", "loss=joint_hash",
@@ -90,7 +95,6 @@ ALIGNERS = Ablation(
     },
 )  # fmt: skip
 
-MORE = "steps=100"
 AUGMENT = Ablation(
     student=(*FROZEN, "steps=300"),
     rows={

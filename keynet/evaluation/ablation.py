@@ -22,13 +22,15 @@ Vendors = tuple[str, str]
 class PassFigures(NamedTuple):
     """What one shuffled pass serves at the threshold that is calibrated for 1 % false hits.
 
+    ``replay_hit_rate`` is of all visits; the rate of false hits is NaN where nothing is served.
+
     ``hits`` is the share of each picture's requests that hit. Without a threshold nothing is
     served. Where several vendors drew, the means of a pass of each.
     """
 
-    hit_rate: float
-    false_hit_rate: float
-    of_oracle: float
+    replay_hit_rate: float
+    replay_false_hit_rate: float
+    hits_of_oracle: float
     hits: dict[int, float]
 
 
@@ -55,15 +57,18 @@ def single_pass(cal_keys: Floats, cal: Labels, keys: Floats, test: Labels) -> Pa
         figures.append(
             (
                 result.hits / len(order),
-                result.false_hits / served if served else 0.0,
+                result.false_hits / served if served else np.nan,
                 result.hits / oracle,
             )
         )
         hit = result.outcome == HIT
         for picture in np.unique(unit[order]):
             hits[int(picture)] = float(hit[unit[order] == picture].mean())
-    rate, false_rate, of_oracle = np.mean(figures, axis=0)
-    return PassFigures(float(rate), float(false_rate), float(of_oracle), hits)
+    rate, false_rate, of_oracle = zip(*figures, strict=True)
+    # Where nothing is served no rate of false hits is told.
+    told = [share for share in false_rate if not np.isnan(share)]
+    mean_false = float(np.mean(told)) if told else np.nan
+    return PassFigures(float(np.mean(rate)), mean_false, float(np.mean(of_oracle)), hits)
 
 
 class DriftFigures(NamedTuple):
@@ -106,7 +111,10 @@ def drifting_stream(
     served = [result.outcome[half] != MISS for half in halves]
     unit = units(test)[order[halves[1]]]
     rates = [float(h.mean()) for h in hit]
-    wrong = [float((s & ~h).sum() / max(1, s.sum())) for s, h in zip(served, hit, strict=True)]
+    wrong = [
+        float((s & ~h).sum() / s.sum()) if s.any() else np.nan
+        for s, h in zip(served, hit, strict=True)
+    ]
     by_picture = {int(p): float(hit[1][unit == p].mean()) for p in np.unique(unit)}
     return DriftFigures(rates[0], rates[1], wrong[0], wrong[1], by_picture)
 
@@ -114,7 +122,9 @@ def drifting_stream(
 def paired_difference(
     mine: Sequence[Mapping[int, float]], other: Sequence[Mapping[int, float]], seed: int = 0
 ) -> tuple[float, float, float]:
-    """Return the mean over pictures of mine less other, with its 95 % bootstrap interval.
+    """Return the mean of mine less other, with its 95 % interval over seeds and pictures.
+
+    A resample draws seeds of each, and pictures, the same of both.
 
     Args:
         mine: Of each seed, a figure of each picture.
@@ -127,9 +137,12 @@ def paired_difference(
     pictures = sorted(mine[0])
     if any(sorted(run) != pictures for run in (*mine, *other)):
         raise ValueError("the two variants were not judged on the same pictures")
-    rows = [np.mean([[run[p] for p in pictures] for run in runs], axis=0) for runs in (mine, other)]
-    gain = rows[0] - rows[1]
+    rows = [np.array([[run[p] for p in pictures] for run in runs]) for runs in (mine, other)]
     rng = np.random.default_rng(seed)
-    drawn = rng.integers(len(gain), size=(RESAMPLES, len(gain)))
-    low, high = np.quantile(gain[drawn].mean(1), (0.025, 0.975))
-    return float(gain.mean()), float(low), float(high)
+    gains = []
+    for _ in range(RESAMPLES):
+        chosen = rng.integers(len(pictures), size=len(pictures))
+        means = [part[rng.integers(len(part), size=len(part))][:, chosen].mean() for part in rows]
+        gains.append(means[0] - means[1])
+    low, high = np.quantile(gains, (0.025, 0.975))
+    return float(rows[0].mean() - rows[1].mean()), float(low), float(high)

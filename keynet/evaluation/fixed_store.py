@@ -79,7 +79,7 @@ def fixed_store_records(
         records += _at_budget(sheet, test, budget, threshold)
     answerable = int(test.answerable.sum())
     for budget in budgets:
-        sims = _hindsight(test, budget)
+        sims = hindsight(test, budget)
         hits = int((test.correct & (test.similarity >= sims)).sum())
         records.append(
             sheet.figure(
@@ -89,14 +89,19 @@ def fixed_store_records(
                 note="" if answerable else "no answerable query",
             )
         )
-    coverage, precision = chr_curve(test)
-    area = float((np.diff(coverage, prepend=0.0) * precision).sum()) if len(coverage) else None
+    area = area_under(test)
     records.append(
         sheet.figure(
             "p_chr_auc", area, n=len(test.nearest), note="no query" if area is None else ""
         )
     )
     return records, thresholds
+
+
+def area_under(served: Served) -> float | None:
+    """Return the area under ``chr_curve``; None without a query."""
+    coverage, precision = chr_curve(served)
+    return float((np.diff(coverage, prepend=0.0) * precision).sum()) if len(coverage) else None
 
 
 def _at_budget(sheet: Sheet, test: Served, budget: float, threshold: Threshold) -> list[Record]:
@@ -117,7 +122,8 @@ def _at_budget(sheet: Sheet, test: Served, budget: float, threshold: Threshold) 
     ]
 
 
-def _hindsight(served: Served, budget: float) -> float:
+def hindsight(served: Served, budget: float) -> float:
+    """Return the loosest threshold at which these queries keep the budget; inf: none does."""
     order = np.argsort(-served.similarity, kind="stable")
     sims = served.similarity[order]
     false_hits = np.cumsum(~served.correct[order])

@@ -18,7 +18,7 @@ from PIL import Image
 from keynet.cache.modality_distance import Blocks, confidence, weighted_distance
 from keynet.cache.threshold import FIXED_STORE, Threshold, fit_fixed_store
 from keynet.evaluation.cuts import Cut
-from keynet.evaluation.fixed_store import Served, chr_curve
+from keynet.evaluation.fixed_store import Served, area_under, hindsight
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.records import Record, Sheet
 from keynet.pictures import open_image
@@ -106,9 +106,7 @@ def drift_records(
             for prefix, thresholds in (("", guaranteed), ("point_", points)):
                 for threshold in thresholds:
                     records += _hit_records(sheet, found, threshold, prefix)
-            coverage, precision = chr_curve(found)
-            area = float((np.diff(coverage, prepend=0.0) * precision).sum())
-            records.append(sheet.figure("p_chr_auc", area, n=len(logits)))
+            records.append(sheet.figure("p_chr_auc", area_under(found), n=len(logits)))
             nearest = int((found.correct & found.answerable).sum())
             records.append(sheet.share("nearest_right_rate", nearest, int(found.answerable.sum())))
             if not masked:
@@ -128,19 +126,16 @@ def subset(drift: Drift, half: str) -> str:
 
 def point_threshold(served: Served, budget: float, data: str) -> Threshold:
     """Return the loosest threshold at which these served queries keep the budget themselves."""
-    order = np.argsort(-served.similarity, kind="stable")
-    ranked = served.similarity[order]
-    wrong = np.cumsum(~served.correct[order])
-    ends = np.append(ranked[1:] < ranked[:-1], len(ranked) > 0)[: len(ranked)]
-    kept = ends & (wrong <= budget * np.arange(1, len(ranked) + 1))
+    value = hindsight(served, budget)
+    found = np.isfinite(value)
     return Threshold(
-        value=float(ranked[kept][-1]) if kept.any() else None,
+        value=value if found else None,
         kind=FIXED_STORE,
         budget=budget,
         confidence=None,
-        n=len(ranked),
+        n=len(served.similarity),
         data=data,
-        reason="" if kept.any() else f"the most similar queries already break {budget:g}",
+        reason="" if found else f"the most similar queries already break {budget:g}",
     )
 
 

@@ -122,11 +122,14 @@ class Manifest:
             raise ArtefactError(
                 f"key_space.fingerprint is {space.fingerprint!r}; expected 16 hex digits"
             )
-        for name, (first, end) in (self.code_blocks or {}).items():
-            if not 0 <= first < end <= space.bits:
+        free = 0
+        for name, (first, end) in sorted((self.code_blocks or {}).items(), key=lambda b: b[1]):
+            if not free <= first < end <= space.bits or first % 8 or end % 8:
                 raise ArtefactError(
-                    f"code_blocks has {name!r} at bits {first} to {end}; the code has {space.bits}"
+                    f"code_blocks has {name!r} at bits {first} to {end}; expected whole bytes of "
+                    f"the {space.bits} bits, no two blocks over one another"
                 )
+            free = end
         for name in self.files:
             if not FILE_NAME.fullmatch(name) or name == MANIFEST:
                 raise ArtefactError(f"files names {name!r}; expected a file inside the export")

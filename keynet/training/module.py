@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aligners.gradnorm import GradNorm
-from keynet.training.start import start_from
+from keynet.training.start import StartError, start_from
 from keynet.training.stems import encoder_stems
 from keynet.types import KeyOutput, TrainingBatch
 
@@ -34,8 +34,8 @@ class KeyModule(pl.LightningModule):
         start_from: Run directory whose key model this one starts from; None starts afresh.
         trained: The only parts of the key model that are trained, such as ``image_adapter``; None
             trains all.
-        gradnorm: Asymmetry alpha of GradNorm, which then weighs the losses by their gradients at
-            what is trained of the aligner; None keeps the weights given.
+        gradnorm: Asymmetry alpha of GradNorm, which weighs the weighted losses by their gradients
+            at what is trained of the aligner; None keeps the weights given.
         learning_rate: Peak rate of everything but the image encoder.
         image_learning_rate: Peak rate of the image encoder, which starts from trained weights.
         weight_decay: Of matrices; biases, norms and embeddings have none.
@@ -118,13 +118,20 @@ class KeyModule(pl.LightningModule):
 
     def on_fit_start(self) -> None:
         """Fit the prior that augments keys, or take the one that the run has."""
-        if getattr(self.augmentation, "lacks_prior", False):
+        if self.augmentation is not None and self.augmentation.lacks_prior:
             from keynet.training.prior import fitted_prior  # needs diffusers
 
             trainer: Any = self.trainer
-            data, folder = trainer.datamodule, Path(trainer.default_root_dir)
-            prior = fitted_prior(self.model, data.batches, folder / PRIOR, data.seed)
-            self.augmentation.adopt(prior)
+            data, path = trainer.datamodule, Path(trainer.default_root_dir) / PRIOR
+            if self.start_from is None and not path.exists():
+                raise StartError(
+                    "a prior is fitted to the keys of a trained model: give "
+                    "module.start_from=RUN, or augment.keys.prior=RUN/prior.safetensors"
+                )
+            settings = self.augmentation.fit
+            self.augmentation.adopt(
+                fitted_prior(self.model, data.batches, path, settings, data.seed)
+            )
 
     def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch.
@@ -136,12 +143,13 @@ class KeyModule(pl.LightningModule):
         values = {name: loss(output, batch) for name, loss in self.losses.items()}
         for name, value in values.items():
             self.log(f"loss/{name}", value)
-        weights = self.weights
+        weighted = {name: self.weights[name] * value for name, value in values.items()}
         if self.gradnorm is not None:
             shared = [p for p in self.model.aligner.parameters() if p.requires_grad]
-            found = self.gradnorm(values, shared)
-            weights = dict(zip(self.gradnorm.names, found, strict=True))
-        total = torch.stack([weights[name] * value for name, value in values.items()]).sum()
+            factors = self.gradnorm(weighted, shared)
+            for name, factor in zip(self.gradnorm.names, factors, strict=True):
+                weighted[name] = factor * weighted[name]
+        total = torch.stack(list(weighted.values())).sum()
         if self.distillation is not None:
             for name, value in self.distillation(output, batch).items():
                 self.log(f"loss/distill_{name}", value)

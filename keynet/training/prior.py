@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,24 @@ from aligners.diffusion_prior import DiffusionPrior
 
 MOST_KEYS = 20_000
 CHUNK = 240
-FIT = {"steps": 300, "batch_size": 256, "learning_rate": 1e-3}
 log = logging.getLogger(__name__)
 
 
-def fitted_prior(model: Any, batches: Any, path: Path, seed: int) -> DiffusionPrior:
+def fitted_prior(
+    model: Any, batches: Any, path: Path, settings: Mapping[str, Any], seed: int
+) -> DiffusionPrior:
     """Return the prior that is kept at ``path``, fitted and written where there is none.
 
     Args:
         model: A key model that is trained: the prior is of its keys as they are now.
         batches: Training requests by indices (``data.datamodule.RequestBatches``).
         path: Where it is kept.
+        settings: Of ``DiffusionPrior.fit``.
         seed: Of the fit, and of the requests it is made on.
     """
     if path.exists():
         return DiffusionPrior.load(path)
     generator = torch.Generator().manual_seed(seed)
-    # Each picture with each text once: what is held out of the fit is not in it.
     distinct = dict[tuple[int, int], int]()
     for n in torch.randperm(len(batches.requests), generator=generator).tolist():
         distinct.setdefault((int(batches.picture_id[n]), int(batches.text_id[n])), n)
@@ -44,7 +46,8 @@ def fitted_prior(model: Any, batches: Any, path: Path, seed: int) -> DiffusionPr
     key, image, text = (torch.cat([o[n] for o in outputs]).float().cpu() for n in range(3))
     prior = DiffusionPrior(key_dim=key.shape[1], condition_dim=image.shape[1])
     log.info("prior: fitting to %d keys", len(key))
-    figures = prior.fit(key, image, text, seed=seed, **FIT)  # type: ignore[arg-type]
+    pictures = batches.picture_id[chosen]
+    figures = prior.fit(key, image, text, things=pictures, seed=seed, **settings)
     log.info(
         "prior: error on held-out keys %.3f; with other requests' conditions %.3f, of zero %.3f",
         figures["noise_error"], figures["shuffled_error"], figures["zero_error"],

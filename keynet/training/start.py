@@ -24,7 +24,7 @@ def start_from(model: nn.Module, run: str | Path, tokenizer_json: str, may_lack:
         model: Of the same composition, but for its ``may_lack``.
         run: Run directory, with ``checkpoints/last.ckpt`` and ``export/tokenizer.json``.
         tokenizer_json: Of this training; it must be the run's.
-        may_lack: Part of the model that keeps its own weights where the run has none.
+        may_lack: Part of the model that the run may lack where it starts as the identity.
 
     Raises:
         StartError: When the run cannot be read or does not fit.
@@ -55,4 +55,14 @@ def start_from(model: nn.Module, run: str | Path, tokenizer_json: str, may_lack:
             f"start_from={run}: it is of another composition, which {len(wrong)} weights tell, "
             f"such as {wrong[0]}; give the same encoder, aligner, fusion and hash_head"
         )
+    lacking = [name for name in own if name not in weights]
+    if lacking:
+        adapter, width = model.get_submodule(may_lack), own[lacking[0]].shape[-1]
+        features = torch.randn(2, width, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            if not torch.equal(adapter(features), features):
+                raise StartError(
+                    f"start_from={run}: it has no {may_lack}, and this one starts with random "
+                    "weights, which moves every key; take adapter=low_rank, or none"
+                )
     model.load_state_dict(weights, strict=False)

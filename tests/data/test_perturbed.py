@@ -62,6 +62,8 @@ def test_a_share_of_the_pictures_comes_again_perturbed() -> None:
     assert images[: len(images) // 2] == images[len(images) // 2 :]  # one perturbation a picture
     assert not {*images} & {r.image for r in twice}
     assert 0 < sum(copy.text == "what?" for copy in copies[len(copies) // 2 :]) < len(copies) / 2
+    kinds = {Image.open(io.BytesIO(image)).format for image in images}
+    assert kinds == {"JPEG", "PNG"}  # WebP is kept to judge by
     assert with_perturbed(twice, 0, seed=0) == twice
     assert len(with_perturbed(twice, 1, seed=0)) == 2 * len(twice)
 

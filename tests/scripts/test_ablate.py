@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from keynet.training.config import register
-from scripts.ablate import composed, described, tabulated
+from scripts.ablate import composed, described, folder_of, stored, tabulated
 from scripts.ablations import TABLES, Row
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -62,11 +64,28 @@ def test_a_row_without_teachers_drops_what_is_given_about_them() -> None:
 def test_the_table_has_means_and_paired_gains() -> None:
     runs = {
         "base": [{"hit_rate": 0.5, "hits": {1: 0.25, 2: 0.75}}] * 3,
-        "better": [{"hit_rate": 0.75, "recall": 0.5, "hits": {1: 0.5, 2: 1.0}}] * 3,
+        "better": [{"hit_rate": 0.75, "recall": nan, "hits": {1: 0.5, 2: 1.0}}] * 3,
     }
     table = tabulated("toy", runs)
     columns = [column.header for column in table.columns]
-    assert columns == ["row", "hit_rate", "hits less base (95 %)"]
+    assert columns == ["row", "hit_rate", "recall", "hits less base (95 %, seeds and pictures)"]
     cells = [list(column.cells) for column in table.columns]
     assert cells[1] == ["0.500 (0.500 to 0.500)", "0.750 (0.750 to 0.750)"]
-    assert cells[2][1] == "+0.250 (+0.250 to +0.250)"
+    assert cells[2] == ["n/a", "n/a"]
+    assert cells[3][1] == "+0.250 (+0.250 to +0.250)"
+
+
+def test_stored_runs_have_the_pictures_of_fresh_ones(tmp_path: Path) -> None:
+    line = {"row": "a", "config": "c", "found": {"hit_rate": 0.5, "hits": {"3": 0.5}}}
+    (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
+    assert stored(tmp_path / "results.jsonl")["a", "c"]["hits"] == {3: 0.5}
+    assert stored(tmp_path / "none.jsonl") == {}
+
+
+def test_another_configuration_has_another_folder(tmp_path: Path) -> None:
+    table = TABLES["augment"]
+    one, other = (
+        folder_of(tmp_path, "a", composed(table, Row(), ["data=emoji", f"steps={n}"], seed=0))
+        for n in (1, 2)
+    )
+    assert one.parent == tmp_path and one != other

@@ -52,7 +52,10 @@ def test_an_export_of_before_has_no_code_blocks(content: dict[str, Any]) -> None
         (lambda c: c["key_space"].pop("dim"), "lacks 'dim' in key_space"),
         (lambda c: c.update(_target_="os.system"), "unknown field '_target_'"),
         (lambda c: c["key_space"].update(_target_="os"), "unknown field '_target_' in key_space"),
-        (lambda c: c.update(code_blocks={"image": [0, 65]}), "bits 0 to 65; the code has 64"),
+        (
+            lambda c: c.update(code_blocks={"image": [0, 65]}),
+            "bits 0 to 65; expected whole",
+        ),
         (lambda c: c.update(code_blocks={"image": [0]}), r"code_blocks\['image'\] is \[0\]"),
         (lambda c: c.update(files=[]), r"files is \[\]; expected an object"),
         (lambda c: c.update(golden={}), r"golden is \{\}; expected a list"),

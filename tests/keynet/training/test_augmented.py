@@ -13,8 +13,8 @@ import torch
 from aligners.augment import AugmentedContrast, GaussianKeys, PriorKeys
 from aligners.low_rank_adapter import LowRankAdapter
 from data.datamodule import RequestDataModule
-from keynet.training import prior
 from keynet.training.module import PRIOR, KeyModule
+from keynet.training.start import StartError
 
 Make = Callable[..., KeyModule]
 MakeData = Callable[..., RequestDataModule]
@@ -62,22 +62,33 @@ def test_statistics_of_codes_are_those_of_plain_keys(
     assert all(torch.allclose(found[n].float(), expected[n].float(), atol=1e-6) for n in expected)
 
 
+def with_prior(steps: int) -> dict[str, Any]:
+    fit = {"steps": steps, "batch_size": 16, "learning_rate": 1e-3}
+    keys = PriorKeys(prior=None, strength=0.3, fit=fit)
+    return {"keys": keys, "loss": AugmentedContrast(temperature=0.07), "weight": 1.0}
+
+
 def test_a_prior_is_fitted_once_kept_beside_the_run_and_out_of_the_checkpoint(
-    tmp_path: Path, make_module: Make, make_data: MakeData, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_module: Make, make_data: MakeData
 ) -> None:
-    monkeypatch.setattr(prior, "FIT", {"steps": 2, "batch_size": 16, "learning_rate": 1e-3})
-
-    def augment() -> dict[str, Any]:
-        keys = PriorKeys(prior=None, strength=0.3)
-        return {"keys": keys, "loss": AugmentedContrast(temperature=0.07), "weight": 1.0}
-
-    module = make_module(augment=augment())
-    fit(module, make_data(), tmp_path, epochs=1)
+    data, run = make_data(), tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "export").mkdir()
+    torch.save({"state_dict": make_module().state_dict()}, run / "checkpoints" / "last.ckpt")
+    (run / "export" / "tokenizer.json").write_text(data.preprocessor.tokenizer_json)
+    module = make_module(augment=with_prior(2), start_from=str(run))
+    fit(module, data, tmp_path, epochs=1)
     written = (tmp_path / PRIOR).read_bytes()
     assert not [name for name in module.state_dict() if "prior" in name or "transformer" in name]
-    monkeypatch.setattr(prior, "FIT", None)  # a second fit would fail
-    fit(make_module(augment=augment()), make_data(), tmp_path, epochs=1)
+    fit(make_module(augment=with_prior(3)), make_data(), tmp_path, epochs=1)  # a run that goes on
     assert (tmp_path / PRIOR).read_bytes() == written
+
+
+def test_a_prior_of_untrained_keys_is_an_error(
+    tmp_path: Path, make_module: Make, make_data: MakeData
+) -> None:
+    with pytest.raises(StartError, match=r"give module\.start_from=RUN"):
+        fit(make_module(augment=with_prior(2)), make_data(), tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:Found .* in eval mode")

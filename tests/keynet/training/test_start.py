@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from aligners.clip_adapter import ClipAdapter
+from aligners.low_rank_adapter import LowRankAdapter
 from keynet.training.module import KeyModule
 from keynet.training.start import StartError, start_from
 
@@ -35,10 +37,17 @@ def test_it_has_the_weights_of_the_run(run: Path, make_module: Make) -> None:
 
 def test_a_new_adapter_keeps_its_own(run: Path, make_module: Make) -> None:
     model: Any = make_module(seed=2).model
-    model.image_adapter = nn.Linear(12, 12)
-    own = model.image_adapter.weight.detach().clone()
+    model.image_adapter = LowRankAdapter(dim=12, rank=2)
+    own = model.image_adapter.down.weight.detach().clone()
     start_from(model, run, TOKENIZER, ADAPTER)
-    assert torch.equal(model.image_adapter.weight, own)
+    assert torch.equal(model.image_adapter.down.weight, own)
+
+
+def test_a_new_adapter_that_moves_keys_is_an_error(run: Path, make_module: Make) -> None:
+    model: Any = make_module(seed=2).model
+    model.image_adapter = ClipAdapter(dim=12)
+    with pytest.raises(StartError, match="take adapter=low_rank"):
+        start_from(model, run, TOKENIZER, ADAPTER)
 
 
 def test_another_tokenizer_is_an_error(run: Path, make_module: Make) -> None:
