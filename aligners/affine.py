@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aligners.mm_align import Head
+
 TEMPERATURE = 0.07  # one for both modalities; SPEC K3
 
 
@@ -210,7 +212,7 @@ class AffineMap(nn.Module):
         return self
 
 
-class AffineAlign(nn.Module):
+class AffineAlign(Head):
     """Aligner that maps one modality into the space of another, which stays as it is.
 
     Args:
@@ -231,16 +233,16 @@ class AffineAlign(nn.Module):
         input_dims: Mapping[str, int],
         source: str = "image",
         target: str = "text",
-        key_dim: int | None = None,
+        key_dim: int,
     ) -> None:
-        super().__init__()
+        super().__init__(input_dims)
         if source == target or set(input_dims) != {source, target}:
             raise ValueError(
                 f"input_dims has {', '.join(input_dims)}, source is {source}, target {target}; "
                 "an affine map takes two modalities, give the widths of both"
             )
         width = input_dims[target]
-        if key_dim is not None and key_dim != width:
+        if key_dim != width:
             raise ValueError(
                 f"key_dim={key_dim}, but an affine map leads into the space of {target}, which is "
                 f"{width} wide; give key_dim={width}"
@@ -248,38 +250,10 @@ class AffineAlign(nn.Module):
         self.source, self.target = source, target
         self.map = AffineMap(in_dim=input_dims[source], out_dim=width)
 
-    def forward(
-        self, embeddings: Mapping[str, Tensor], masks: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Return each modality [B, D]: unit norm where present, zero where absent.
-
-        Args:
-            embeddings: By modality, [B, input_dims[name]].
-            masks: By modality, bool [B], true where present.
-        """
-        aligned = {}
-        for name in (self.source, self.target):
-            present = masks[name].unsqueeze(-1)
-            rows = F.normalize(embeddings[name].masked_fill(~present, 0.0), dim=-1)
-            if name == self.source:
-                rows = F.normalize(self.map(rows), dim=-1)
-            aligned[name] = rows * present
-        return aligned
-
-    def fit(
-        self, source: Tensor, target: Tensor, method: str = "least_squares", **options: float
-    ) -> Self:
-        """Start from the map that ``AffineMap.fit`` finds for pairs of embeddings.
-
-        Args:
-            source: Embeddings of the source [N, input_dims[source]], of any norm.
-            target: Those of the target that belong to them [N, input_dims[target]].
-            method: A key of ``FITS``.
-            options: Those of the method.
-        """
-        rows = (F.normalize(source, dim=-1), F.normalize(target, dim=-1))
-        self.map.fit(*rows, method, **options)
-        return self
+    def project(self, name: str, embedding: Tensor) -> Tensor:
+        """Return one modality's embeddings [B, input_dims[name]] as unit vectors [B, D]."""
+        unit = F.normalize(embedding, dim=-1)
+        return F.normalize(self.map(unit), dim=-1) if name == self.source else unit
 
 
 def _with_bias(a: Tensor, b: Tensor, weight: Tensor) -> Affine:

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class _Head(nn.Module):
-    """What a head and its light form share: names, masks and checks."""
+class Head(nn.Module):
+    """What aligners share: names, masks and checks; each says how a modality is projected."""
 
     def __init__(self, input_dims: Mapping[str, int]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class _Head(nn.Module):
                 raise ValueError(f"{name} has no embeddings, but its mask says it is present")
 
 
-class MMAlign(_Head):
+class MMAlign(Head):
     """One projection per modality onto the unit sphere of a shared space.
 
     Args:
@@ -114,7 +114,7 @@ class MMAlign(_Head):
         return light.requires_grad_(False).eval()
 
 
-class LightAlign(_Head):
+class LightAlign(Head):
     """A head without dropout and gradients, to stand frozen in front of the cache.
 
     One ``Linear(input_dims[name], key_dim)`` per modality. It holds the scale of ``MMAlign`` in its

@@ -39,31 +39,10 @@ def hamming(query: Codes, codes: Codes) -> Counts:
     return _differing(query, codes, 0, codes.shape[1])
 
 
-def modality_distances(query: Codes, codes: Codes, blocks: Blocks) -> dict[str, Floats]:
-    """Return the share of each modality's bits in which each code differs from the query.
-
-    Args:
-        query: [B], or [Q, B].
-        codes: [N, B].
-        blocks: First and end bit of each modality.
-
-    Returns:
-        By modality, [N] or [Q, N], in [0, 1].
-
-    Raises:
-        ValueError: When codes differ in length, or a block is no part of them in whole bytes.
-    """
-    _check_codes(query, codes)
-    return {
-        name: _differing(query, codes, first, end) / (8.0 * (end - first))
-        for name, (first, end) in _bytes_of(blocks, codes.shape[1]).items()
-    }
-
-
 def weighted_distance(
     query: Codes, codes: Codes, blocks: Blocks, weights: Mapping[str, float | Floats]
 ) -> Floats:
-    """Return the weighted mean over the modalities of ``modality_distances``.
+    """Return the weighted mean over the modalities of the share of bits in which codes differ.
 
     Args:
         query: [B], or [Q, B].
@@ -151,8 +130,6 @@ def _check_codes(query: Codes, codes: Codes) -> None:
 
 
 def _bytes_of(blocks: Blocks, width: int) -> dict[str, tuple[int, int]]:
-    if not blocks:
-        raise ValueError("no blocks; name the bits of at least one modality")
     found = {}
     for name, (first, end) in blocks.items():
         if not 0 <= first < end <= 8 * width or first % 8 or end % 8:

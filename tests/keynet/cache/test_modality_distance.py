@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from keynet.cache.modality_distance import (
     confidence,
     hamming,
-    modality_distances,
     weighted_distance,
 )
 
@@ -31,15 +30,19 @@ def test_hamming_counts_bits_at_every_width(width: int) -> None:
     assert np.array_equal(hamming(query[2], stored), expected[2])
 
 
-def test_shares_are_of_the_bits_of_a_modality() -> None:
+def share(query: np.ndarray, stored: np.ndarray, name: str) -> np.ndarray:
+    """Of one modality's bits, those that differ."""
+    first, end = BLOCKS[name]
+    return differing(query, stored)[..., first:end].mean(-1)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_one_modality_alone_is_the_share_of_its_bits(name: str) -> None:
     query, stored = codes(4, 0), codes(7, 1)
-    found = modality_distances(query, stored, BLOCKS)
-    bits = differing(query, stored)
-    np.testing.assert_allclose(found["image"], bits[..., :64].mean(-1))
-    np.testing.assert_allclose(found["text"], bits[..., 64:].mean(-1))
-    np.testing.assert_allclose(
-        modality_distances(query[1], stored, BLOCKS)["text"], found["text"][1]
-    )
+    weights = {"image": 0.0, "text": 0.0, name: 3.0}
+    found = weighted_distance(query, stored, BLOCKS, weights)
+    np.testing.assert_allclose(found, share(query, stored, name))
+    np.testing.assert_allclose(weighted_distance(query[1], stored, BLOCKS, weights), found[1])
 
 
 @settings(max_examples=40, deadline=None)
@@ -48,8 +51,8 @@ def test_a_weighted_distance_is_a_mean(image: float, text: float, scale: float, 
     query, stored = codes(3, seed), codes(5, seed + 1)
     weights = {"image": image, "text": text}
     found = weighted_distance(query, stored, BLOCKS, weights)
-    parts = modality_distances(query, stored, BLOCKS)
-    low, high = (f(parts["image"], parts["text"]) for f in (np.minimum, np.maximum))
+    parts = [share(query, stored, name) for name in BLOCKS]
+    low, high = (f(*parts) for f in (np.minimum, np.maximum))
     assert (found >= low - 1e-12).all() and (found <= high + 1e-12).all()
     scaled = {name: scale * weight for name, weight in weights.items()}
     np.testing.assert_allclose(weighted_distance(query, stored, BLOCKS, scaled), found)
@@ -100,7 +103,7 @@ def test_weights_that_are_none(weights: dict, message: str) -> None:
 @pytest.mark.parametrize("block", [(0, 4), (-8, 64), (64, 64), (0, 136), (3, 11)])
 def test_blocks_that_are_no_part_of_a_code(block: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="block of image is"):
-        modality_distances(codes(1, 0)[0], codes(2, 1), {"image": block})
+        weighted_distance(codes(1, 0)[0], codes(2, 1), {"image": block}, {"image": 1.0})
 
 
 def test_codes_that_do_not_fit() -> None:
@@ -108,8 +111,6 @@ def test_codes_that_do_not_fit() -> None:
         hamming(codes(1, 0)[0], codes(2, 1, width=8))
     with pytest.raises(ValueError, match="expected uint8"):
         hamming(codes(1, 0)[0].astype(np.int64), codes(2, 1))
-    with pytest.raises(ValueError, match="no blocks"):
-        modality_distances(codes(1, 0)[0], codes(2, 1), {})
     with pytest.raises(ValueError, match="no bytes"):
         hamming(np.zeros(0, np.uint8), np.zeros((3, 0), np.uint8))
 
