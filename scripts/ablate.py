@@ -62,11 +62,21 @@ def folder_of(root: Path, name: str, cfg: DictConfig) -> Path:
 
 
 def stored(results: Path) -> dict[tuple[str, str], Run]:
-    """Return the runs that are done, by row and configuration."""
-    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+    """Return the runs that are done, by row and configuration; a last line half written is not.
+
+    Raises:
+        ValueError: When another line is damaged.
+    """
+    text = results.read_text(encoding="utf-8") if results.exists() else ""
     known = {}
-    for entry in map(json.loads, lines):
-        found = entry["found"]
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        if not line.endswith("\n"):
+            break
+        try:
+            entry = json.loads(line)
+            found = entry["found"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{results} line {number} is no run; remove the line") from error
         if "hits" in found:  # JSON has no numbers as names
             found["hits"] = {int(picture): share for picture, share in found["hits"].items()}
         known[entry["row"], entry["config"]] = found
@@ -107,6 +117,8 @@ def main() -> None:
     quiet()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     chosen, given = sys.argv[1], sys.argv[2:]
+    if any(option.startswith("seed=") for option in given):
+        sys.exit(f"error: seed= is given by the table: its rows have seeds {SEEDS}")
     table = TABLES[chosen]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         first = composed(table, next(iter(table.rows.values())), given, 0)
@@ -117,6 +129,10 @@ def main() -> None:
         root.mkdir(parents=True, exist_ok=True)
         results = root / "results.jsonl"
         known = stored(results)
+        for row in rows.values():  # what is wrong is said before any row is trained
+            cfg = composed(table, row, given, SEEDS[0])
+            if cfg.steps < 1:
+                raise ValueError(f"steps={cfg.steps}: expected at least 1")
         bench: Bench | None = None
         found: dict[str, list[Run]] = {row: [] for row in rows}
         for number, (name, seed) in enumerate((row, seed) for row in rows for seed in SEEDS):
@@ -139,13 +155,21 @@ def main() -> None:
                     judged = run(bench, table, row, cfg, folder)
                 known[name, config] = judged
                 line = {"row": name, "config": config, "found": judged}
-                with results.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+                _append(results, json.dumps(line))
             found[name].append(known[name, config])
             shown = {k: round(v, 4) for k, v in found[name][-1].items() if k != "hits"}
             log.info("%d of %d: %s, seed %d: %s", number + 1, 3 * len(rows), name, seed, shown)
     Console(width=200).print(tabulated(data, found))
     print(f"results: {results}")
+
+
+def _append(results: Path, line: str) -> None:
+    """Write a line after the last whole one."""
+    text = results.read_text(encoding="utf-8") if results.exists() else ""
+    if not text.endswith("\n") and text:
+        results.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
+    with results.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
 
 
 def tabulated(data: str, found: dict[str, list[Run]]) -> Table:

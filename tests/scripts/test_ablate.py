@@ -11,7 +11,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from keynet.training.config import register
-from scripts.ablate import composed, described, folder_of, stored, tabulated
+from scripts.ablate import _append, composed, described, folder_of, stored, tabulated
 from scripts.ablations import TABLES, Row
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -80,6 +80,18 @@ def test_stored_runs_have_the_pictures_of_fresh_ones(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
     assert stored(tmp_path / "results.jsonl")["a", "c"]["hits"] == {3: 0.5}
     assert stored(tmp_path / "none.jsonl") == {}
+
+
+def test_a_line_half_written_is_written_again_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    whole = json.dumps({"row": "a", "config": "c", "found": {}})
+    results.write_text(f"{whole}\n{whole[:20]}")
+    assert list(stored(results)) == [("a", "c")]
+    _append(results, whole.replace('"a"', '"b"'))
+    assert results.read_text().count("\n") == 2 and len(stored(results)) == 2
+    results.write_text(f"[]\n{whole}\n")
+    with pytest.raises(ValueError, match=r"results\.jsonl line 1 is no run"):
+        stored(results)
 
 
 def test_another_configuration_has_another_folder(tmp_path: Path) -> None:
