@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,14 +31,19 @@ class KeyAugmentation(nn.Module):
 
     Args:
         strength: Upper end of t, above 0 and below 1; t is drawn per row, uniform in (0, strength].
+
+    Raises:
+        ValueError: When the strength is out of range.
     """
 
     lacks_prior = False
 
     def __init__(self, *, strength: float) -> None:
         super().__init__()
-        if not 0 < strength < 1:
-            raise ValueError(f"augment.keys.strength={strength}: expected above 0 and below 1")
+        if type(strength) not in (int, float) or not 0 < strength < 1:
+            raise ValueError(
+                f"augment.keys.strength={strength!r}: expected a number above 0 and below 1"
+            )
         self.strength = strength
 
     def draw(self, key: Tensor) -> Tensor:
@@ -133,6 +139,9 @@ class AugmentedContrast(nn.Module):
         temperature: Divides the cosines.
         scale: Of logits in the agreement; a larger one asks for a smaller margin.
 
+    Raises:
+        ValueError: When one of them is not positive.
+
     Source: the contrast is eq. 2 (L_out) of Khosla et al., Supervised Contrastive Learning, NeurIPS
     2020, with plain keys as the only anchors.
     """
@@ -140,8 +149,8 @@ class AugmentedContrast(nn.Module):
     def __init__(self, *, temperature: float, scale: float = 1.0) -> None:
         super().__init__()
         for name, value in (("temperature", temperature), ("scale", scale)):
-            if not value > 0:
-                raise ValueError(f"augment.loss.{name}={value}: expected above 0")
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise ValueError(f"augment.loss.{name}={value!r}: expected a finite number above 0")
         self.temperature, self.scale = temperature, scale
 
     def forward(

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 TIMESTEPS = 1000  # t in (0, 1) as the integers of Ho et al., DDPM, 2020
 METADATA = "diffusion_prior"
+OF = "of"  # beside it in the metadata
 DRAWS = 4  # of noise for each held-out key
 FEWEST = 20  # keys to fit: two of them are held out
 
@@ -73,6 +74,7 @@ class DiffusionPrior(nn.Module):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name}={value!r}: expected a whole number above 0")
         self.key_dim, self.condition_dim = key_dim, self.settings["condition_dim"]
+        self.of: str | None = None  # digest of the weights whose keys it is fitted to, where known
         self.transformer = self._transformer()
 
     def _transformer(self) -> PriorTransformer:
@@ -264,9 +266,10 @@ class DiffusionPrior(nn.Module):
         return {name: total / DRAWS for name, total in sums.items()}
 
     def save(self, path: Path) -> None:
-        """Write weights and hyperparameters as safetensors."""
+        """Write weights, hyperparameters and ``of`` as safetensors."""
+        metadata = {METADATA: json.dumps(self.settings)} | ({OF: self.of} if self.of else {})
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        save_file(self.state_dict(), temporary, metadata={METADATA: json.dumps(self.settings)})
+        save_file(self.state_dict(), temporary, metadata=metadata)
         os.replace(temporary, path)
 
     @classmethod
@@ -274,14 +277,14 @@ class DiffusionPrior(nn.Module):
         """Return the prior of a file; ValueError where it is missing, damaged or does not fit."""
         try:
             with safe_open(path, framework="pt") as file:
-                found = (file.metadata() or {}).get(METADATA)
+                metadata = file.metadata() or {}
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise ValueError(f"prior {path} cannot be read ({error})") from error
-        if found is None:
+        if METADATA not in metadata:
             raise ValueError(f"{path} is not of a prior: its metadata has no {METADATA}")
         try:
-            prior = cls(**json.loads(found))
+            prior = cls(**json.loads(metadata[METADATA]))
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"prior {path} has broken metadata ({error}); train it again"
@@ -298,6 +301,7 @@ class DiffusionPrior(nn.Module):
         if damaged:
             raise ValueError(f"{damaged[0]} of prior {path} is not finite; train it again")
         prior.load_state_dict(state)
+        prior.of = metadata.get(OF)
         return prior.eval()
 
 

@@ -54,9 +54,9 @@ class WeightedSum(nn.Module):
             self.offset = nn.Parameter(torch.zeros(()))
         elif alpha == "learned":
             self.alpha_logit = nn.Parameter(torch.tensor(math.log(ALPHA / (1 - ALPHA))))
-        elif isinstance(alpha, str) or not 0 <= alpha <= 1:
+        elif type(alpha) not in (int, float) or not 0 <= alpha <= 1:  # a bool is an int, too
             raise ValueError(
-                f'alpha={alpha!r}: expected a number in [0, 1], "learned" or "alignment"; '
+                f'fusion.alpha={alpha!r}: expected a number in [0, 1], "learned" or "alignment"; '
                 f"SPEC K4 has {ALPHA}"
             )
 

@@ -38,6 +38,9 @@ class QFormerFusion(WeightedSum):
         num_queries: Learned queries.
         dropout: Share left out in training, of hidden states and of attention.
         alpha: As in ``WeightedSum``.
+
+    Raises:
+        ValueError: Values of another type or out of range.
     """
 
     def __init__(
@@ -53,6 +56,16 @@ class QFormerFusion(WeightedSum):
         alpha: float | Literal["learned", "alignment"] = ALPHA,
     ) -> None:
         super().__init__(key_dim=key_dim, alpha=alpha)
+        counts = {"width": width, "depth": depth, "heads": heads, "num_queries": num_queries}
+        for name, value in counts.items():
+            if type(value) is not int or value < 1:
+                raise ValueError(f"fusion.{name}={value!r}: expected a whole number above 0")
+        if width % heads:
+            raise ValueError(
+                f"fusion.heads={heads}: expected a divisor of fusion.width={width}; change either"
+            )
+        if type(dropout) not in (int, float) or not 0 <= dropout < 1:
+            raise ValueError(f"fusion.dropout={dropout!r}: expected a number from 0 to below 1")
         self.num_queries = num_queries
         self.queries = nn.Parameter(0.02 * torch.randn(num_queries, width))
         self.token_projection = nn.Sequential(nn.LayerNorm(token_dim), nn.Linear(token_dim, width))

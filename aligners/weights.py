@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ FORMAT = "keynet-weights-1"
 DTYPES = ("fp32", "fp16", "int8")
 SCALE = ".scale"
 LEVELS = 127  # symmetric: -128 is left out
+FLOATING = {"fp32": torch.float32, "fp16": torch.float16, "int8": torch.float32}  # beside int8
 
 
 @dataclass(frozen=True)
@@ -51,30 +53,43 @@ def save_weights(module: nn.Module, path: str | Path, dtype: str = "fp32") -> We
     """Write parameters and buffers; a reader of ``path`` sees the old file or the whole new one.
 
     Args:
-        module: In any floating dtype; fp32 is what it is compared with.
+        module: In any floating dtype; fp32 is what it is compared with. Of a ``HotModule``, what
+            runs in it.
         path: File to write.
         dtype: fp32, fp16 or int8.
 
     Raises:
-        ValueError: An unknown dtype, or a weight that is not finite in it.
+        ValueError: An unknown dtype, a weight that is empty or not finite in it, or a file that
+            cannot be written.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} of weights: expected one of {', '.join(DTYPES)}")
+    module = module.module if isinstance(module, HotModule) else module
     exact = {
         name: (tensor.float() if tensor.is_floating_point() else tensor).cpu().contiguous().clone()
         for name, tensor in module.state_dict().items()
     }
-    _check_finite(exact, "weights of the module")
+    _check_values(exact, "weights of the module")
     stored = _packed(exact, dtype)
-    _check_finite(stored, f"weights as {dtype}")
-    max_error, mean_error = _errors(exact, _unpacked(stored))
+    again = _unpacked(stored)
+    _check_values(again, f"weights as {dtype}")
+    max_error, mean_error = _errors(exact, again)
     about = {"dtype": dtype, "max_error": max_error, "mean_error": mean_error}
     # One entry: safetensors writes several in any order, and equal weights are to be equal files.
     content = save(stored, {FORMAT: json.dumps(about)})
     path = Path(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    try:
+        # In a folder of its own, which goes whatever happens; a temporary file would be readable by
+        # its owner alone.
+        with tempfile.TemporaryDirectory(prefix=".weights.", dir=path.parent) as folder:
+            temporary = Path(folder, "file")
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+    except OSError as error:
+        raise ValueError(
+            f"weights {path} cannot be written ({error.strerror}); give a file in a folder that "
+            "can be written to"
+        ) from error
     return WeightReport(dtype, len(exact), len(content), max_error, mean_error)
 
 
@@ -87,7 +102,7 @@ def read_weights(path: str | Path) -> tuple[dict[str, Tensor], WeightReport]:
     try:
         content = Path(path).read_bytes()  # not mapped: what was checked must not change
         stored = load(content)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, KeyError) as error:  # KeyError: a dtype torch does not have
         raise ValueError(f"weights {path} cannot be read ({error})") from error
     header = content[8 : 8 + int.from_bytes(content[:8], "little")]
     try:
@@ -98,14 +113,9 @@ def read_weights(path: str | Path) -> tuple[dict[str, Tensor], WeightReport]:
         raise ValueError(
             f"weights {path} do not say what they are ({error!r}): write them with save_weights"
         ) from error
-    for name, scale in stored.items():
-        rows = stored.get(name.removesuffix(SCALE)) if name.endswith(SCALE) else None
-        if rows is not None and (
-            rows.ndim != 2 or rows.dtype != torch.int8 or scale.shape != rows.shape[:1]
-        ):
-            raise ValueError(f"weights {path}: {name} {list(scale.shape)} fits no int8 matrix")
-    _check_finite(stored, f"weights {path}")
+    _check_stored(stored, dtype, f"weights {path}")
     found = _unpacked(stored)
+    _check_values(found, f"weights {path}")
     return found, WeightReport(dtype, len(found), len(content), *errors)
 
 
@@ -134,7 +144,7 @@ def load_weights(module: nn.Module, path: str | Path) -> WeightReport:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(f"weights {path} do not fit: they {', '.join(sorted(wrong)[:3])}{more}")
     fresh = {name: found[name].to(old.device, old.dtype) for name, old in state.items()}
-    _check_finite(fresh, f"weights {path} in the module's dtype")
+    _check_values(fresh, f"weights {path} in the module's dtype")
     with torch.no_grad():
         for name, old in state.items():
             old.copy_(fresh[name])
@@ -198,8 +208,11 @@ def weight_error(
         embeddings: By modality, [N, dim].
 
     Raises:
-        ValueError: As ``load_weights``, and as the module for embeddings that do not fit.
+        ValueError: As ``load_weights``, and as the module for embeddings that do not fit; no rows.
     """
+    for name, rows in embeddings.items():
+        if not len(rows):
+            raise ValueError(f"{name} has no rows to measure an error on: give at least one")
     module = copy.deepcopy(module).eval()
     masks = {
         name: torch.ones(len(rows), dtype=torch.bool, device=rows.device)
@@ -259,7 +272,30 @@ def _errors(exact: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> tuple[f
     return worst, total / max(size, 1e-30)
 
 
-def _check_finite(tensors: Mapping[str, Tensor], of: str) -> None:
+def _check_stored(stored: Mapping[str, Tensor], dtype: str, of: str) -> None:
+    """Refuse what ``_packed`` does not make, before it is computed with."""
+    again = "write them again with save_weights"
+    for name, tensor in stored.items():
+        if name.endswith(SCALE) and name.removesuffix(SCALE) in stored:
+            rows = stored[name.removesuffix(SCALE)]
+            if rows.ndim != 2 or rows.dtype != torch.int8 or tensor.shape != rows.shape[:1]:
+                raise ValueError(f"{of}: {name} {list(tensor.shape)} fits no int8 matrix; {again}")
+            if dtype != "int8":
+                raise ValueError(f"{of} say that they are {dtype}, but {name} is of int8; {again}")
+            if tensor.dtype != torch.float32 or not (tensor.isfinite() & (tensor > 0)).all():
+                raise ValueError(
+                    f"{of}: {name} is no scale: expected finite float32 above 0; {again}"
+                )
+        elif (tensor.is_complex() or tensor.is_floating_point()) and (
+            tensor.dtype != FLOATING[dtype] or (dtype == "int8" and tensor.ndim == 2)
+        ):
+            found = f"{tensor.dtype} {list(tensor.shape)}"
+            raise ValueError(f"{of} say that they are {dtype}, but {name} is {found}; {again}")
+
+
+def _check_values(tensors: Mapping[str, Tensor], of: str) -> None:
     for name, tensor in tensors.items():
+        if not tensor.numel():
+            raise ValueError(f"{of}: {name} {list(tensor.shape)} is empty; give it a width above 0")
         if not torch.isfinite(tensor).all():
             raise ValueError(f"{of}: {name} is not finite; train it again or take fp32")

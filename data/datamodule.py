@@ -85,6 +85,7 @@ class RequestBatches(Dataset[TrainingBatch]):
             rows = kept(
                 folder,
                 f"image-{features_digest('image', stem, self.preprocessor, contents)}",
+                len(numbers) + 1,
                 lambda: in_chunks(len(numbers) + 1, STEM_BATCH, make),
             )
         self._pictures.update(zip(first_of, rows[:-1].unbind(0), strict=True))
@@ -100,6 +101,7 @@ class RequestBatches(Dataset[TrainingBatch]):
         rows = kept(
             folder,
             f"text-{features_digest('text', stem, self.preprocessor, contents)}",
+            len(ids),
             lambda: in_chunks(
                 len(ids), STEM_BATCH, lambda n: stem(*_padded(ids[n.start : n.stop]))
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
@@ -69,34 +70,68 @@ def features_digest(
     return digest.hexdigest()[:16]
 
 
-def kept(folder: str | Path | None, name: str, make: Callable[[], Tensor]) -> Tensor:
+def kept(folder: str | Path | None, name: str, count: int, make: Callable[[], Tensor]) -> Tensor:
     """Return the rows kept as ``folder/name.safetensors``, made and written where missing.
 
+    Args:
+        folder: None keeps nothing.
+        name: Of the file; it tells all that decides the rows.
+        count: Rows that are expected.
+        make: Makes them.
+
     Raises:
-        FeatureError: When the file is damaged or cannot be written.
+        FeatureError: When the file is damaged or cannot be written, or what is made is not finite.
     """
     if folder is None:
-        return make()
+        return _made(name, count, make)
     path = Path(folder) / f"{name}.safetensors"
     if path.exists():
         try:
-            return load_file(path)[ROWS]
+            rows = load_file(path)[ROWS]
         except (OSError, SafetensorError, KeyError) as error:
             raise FeatureError(f"{path} is damaged ({error}); remove it") from error
-    rows = make().contiguous()
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
+        if fault := _fault(rows, count):
+            raise FeatureError(f"{path} is damaged ({fault}); remove it")
+        return rows
+    try:  # before the rows are made, which may take hours
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({ROWS: rows}, temporary)
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:  # a full disk is either, by who writes
-        if path.parent.is_dir():
-            temporary.unlink(missing_ok=True)
-        raise FeatureError(
-            f"{path} cannot be written ({error}); make room, or give another place or null: "
-            "data.features"
-        ) from error
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{name}.")
+        os.close(handle)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        rows = _made(name, count, make)
+        try:
+            save_file({ROWS: rows}, temporary)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except (OSError, SafetensorError) as error:  # a full disk is either, by who writes
+            raise _unwritable(path, error) from error
+    finally:
+        Path(temporary).unlink(missing_ok=True)
     return rows
+
+
+def _made(name: str, count: int, make: Callable[[], Tensor]) -> Tensor:
+    rows = make().contiguous()
+    if fault := _fault(rows, count):
+        raise FeatureError(f"the encoder's features {name} are unusable ({fault}); see its weights")
+    return rows
+
+
+def _fault(rows: Tensor, count: int) -> str | None:
+    if rows.shape[:1] != (count,):
+        return f"shape {list(rows.shape)}, expected {count} rows"
+    if not rows.is_floating_point():
+        return f"{rows.dtype}, expected floating point"
+    return None if torch.isfinite(rows).all() else "it has values that are not finite"
+
+
+def _unwritable(path: Path, error: Exception) -> FeatureError:
+    return FeatureError(
+        f"{path} cannot be written ({error}); make room, or give another place or null: "
+        "data.features"
+    )
 
 
 def in_chunks(count: int, size: int, make: Callable[[range], Tensor]) -> Tensor:

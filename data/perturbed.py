@@ -62,10 +62,10 @@ def with_perturbed(requests: Sequence[Request], share: float, seed: int) -> list
         seed: Of what is chosen.
 
     Raises:
-        ValueError: When the share is out of range.
+        ValueError: When the share is no number or out of range.
     """
-    if not 0 <= share <= 1:
-        raise ValueError(f"data.perturbed={share}: expected a share from 0 to 1")
+    if type(share) not in (int, float) or not 0 <= share <= 1:
+        raise ValueError(f"data.perturbed={share!r}: expected a share, a number from 0 to 1")
     rng = np.random.default_rng(seed)
     images: dict[Hashable, bytes | None] = {}
     copies = []

@@ -1,8 +1,9 @@
 """Train an MM-Align head on embeddings of your own: python -m scripts.align fit image.npy text.npy
 
 Each file is one modality, [N, width]; row n of one belongs with row n of the others. A row may
-stand several times, as a picture with several captions does; what is nearly equal, as two crops of
-a picture, counts as different and makes the held-out figures too good. To use what ``fit`` wrote:
+stand several times, as a picture with several captions does. Held out is a tenth of the rows of the
+first file; where rows of another are then on both sides, that is told. What is nearly equal, as two
+crops of a picture, counts as different and makes the figures too good. To use what ``fit`` wrote:
 
     head = MMAlign(input_dims={"image": 768, "text": 768}, key_dim=512)
     load_weights(head, "head.safetensors")
@@ -15,9 +16,11 @@ import argparse
 import re
 import tempfile
 import time
+import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, permutations
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -32,6 +35,7 @@ MIN_DISTINCT = 110  # a tenth of them is 11: recall@10 among ten says nothing
 MAX_HELD_OUT = 5000  # pairs; all against all, in memory
 MIN_STEPS = 200  # of few pairs, the epochs asked for are a dozen steps: a head at its start
 BATCH, RATE, DECAY = 512, 1e-3, 0.1
+LEAST_NORM = 1e-12  # below it, normalising gives no unit vector
 
 
 def read(files: Sequence[str]) -> dict[str, Tensor]:
@@ -41,13 +45,14 @@ def read(files: Sequence[str]) -> dict[str, Tensor]:
         files: PATH of image, then of text; or NAME=PATH.
 
     Raises:
-        ValueError: Files that are missing, no matrix of finite floats, or of different lengths.
+        ValueError: Files that are missing, no matrix of finite floats with a direction a row, or of
+            different lengths.
     """
     found: dict[str, Tensor] = {}
     unnamed = iter(("image", "text"))
     for entry in files:
         name, path = entry.split("=", 1) if "=" in entry else (next(unnamed, ""), entry)
-        if not name.isidentifier() or name in found or hasattr(nn.ModuleDict, name):
+        if not _names_a_modality(name) or name in found:
             raise ValueError(f"{entry}: name its modality, once, as in audio={path}")
         found[name] = _matrix(path)
     if len(found) < 2:
@@ -59,20 +64,37 @@ def read(files: Sequence[str]) -> dict[str, Tensor]:
     return found
 
 
+def _names_a_modality(name: str) -> bool:
+    return name.isidentifier() and not hasattr(nn.ModuleDict(), name)
+
+
 def _matrix(path: str) -> Tensor:
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with open(path, "rb") as file:  # numpy leaves one open that it takes for a damaged .npz
+            array = np.load(file, allow_pickle=False)
+    except (
+        OSError, ValueError, EOFError, BadZipFile, tokenize.TokenError, MemoryError
+    ) as error:  # fmt: skip
         raise ValueError(f"{path} cannot be read as .npy ({error})") from error
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind != "f":
         what = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "an .npz"
         raise ValueError(f"{path} holds {what}: expected one array of floats, [rows, width]")
+    if not array.size:
+        raise ValueError(f"{path} is empty, {list(array.shape)}: expected rows and a width above 0")
     with np.errstate(over="ignore"):
         array = np.ascontiguousarray(array, dtype=np.float32)
     bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
     if len(bad):
         raise ValueError(f"{path}: row {bad[0]} is not finite in float32; leave such pairs out")
-    return torch.from_numpy(array)
+    matrix = torch.from_numpy(array)
+    norms = matrix.norm(dim=1)
+    bad = np.flatnonzero(~(norms.isfinite() & (norms >= LEAST_NORM)))
+    if len(bad):
+        raise ValueError(
+            f"{path}: row {bad[0]} has the norm {norms[bad[0]]:.3g} in float32 and no direction; "
+            "scale the file, or leave such pairs out"
+        )
+    return matrix
 
 
 def identities(matrix: Tensor) -> Tensor:
@@ -218,12 +240,14 @@ def error_table(head: MMAlign, rows: Mapping[str, Tensor]) -> str:
 
 def fit_command(args: argparse.Namespace) -> None:
     """Train, judge, write."""
-    if min(args.key_dim, args.epochs) < 1 or args.hidden < 0:
-        given = f"--key-dim {args.key_dim} --epochs {args.epochs} --hidden {args.hidden}"
-        raise ValueError(f"{given}: expected at least 1, 1 and 0")
+    for name, least in (("key_dim", 1), ("epochs", 1), ("hidden", 0), ("seed", 0)):
+        if not least <= getattr(args, name) < 2**31:
+            option = f"--{name.replace('_', '-')} {getattr(args, name)}"
+            raise ValueError(f"{option}: expected a whole number from {least} to {2**31 - 1}")
+    if not 0 <= args.dropout < 1:
+        raise ValueError(f"--dropout {args.dropout}: expected a number from 0 to below 1")
+    _check_writable(args.out)
     rows = read(args.files)
-    if not args.out.parent.is_dir():
-        raise ValueError(f"--out {args.out}: there is no folder {args.out.parent}; make it first")
     same = {name: identities(matrix) for name, matrix in rows.items()}
     held = held_out(next(iter(same.values())), args.seed)
     began = time.perf_counter()
@@ -231,10 +255,32 @@ def fit_command(args: argparse.Namespace) -> None:
     seconds = time.perf_counter() - began
     kept, kept_same = ({n: t[held] for n, t in each.items()} for each in (rows, same))
     print(f"trained on {int((~held).sum())} pairs in {seconds:.1f} s; held out: {int(held.sum())}")
+    for name, ids in same.items():
+        known = int(torch.isin(ids[held], ids[~held]).sum())
+        if known:
+            print(
+                f"{known} of the {int(held.sum())} held-out pairs have a row of {name} that was "
+                "trained on in another pair: new ones are found less often than the table says"
+            )
     print(recall_table(head, kept, kept_same))
     print(error_table(head, kept))
     report = save_weights(head, args.out, args.dtype)
     print(f"wrote {args.out}: {report.dtype}, {report.bytes / 1e6:.2f} MB")
+
+
+def _check_writable(out: Path) -> None:
+    """Raise ValueError before, not after, the training whose head goes there."""
+    if not out.parent.is_dir():
+        raise ValueError(f"--out {out}: there is no folder {out.parent}; make it first")
+    if out.is_dir():
+        raise ValueError(f"--out {out} is a folder; give a file, as in {out}/head.safetensors")
+    try:
+        tempfile.TemporaryFile(dir=out.parent).close()
+    except OSError as error:
+        raise ValueError(
+            f"--out {out}: nothing can be written to {out.parent} ({error.strerror}); give a file "
+            "in another folder"
+        ) from error
 
 
 def report_command(args: argparse.Namespace) -> None:
@@ -251,9 +297,19 @@ def report_command(args: argparse.Namespace) -> None:
 def load_head(path: Path, tensors: Mapping[str, Tensor]) -> MMAlign:
     """Return the head of a file, its widths read off its tensors."""
     first = {m[1]: (m[2], t) for m, t in _first_layers(tensors)}
-    last = [t for name, t in tensors.items() if re.fullmatch(r"projections\.\w+\.(2\.)?bias", name)]
+    last = [
+        t
+        for name, t in tensors.items()
+        if re.fullmatch(r"projections\.\w+\.(2\.)?bias", name) and t.ndim == 1
+    ]
     if not first or not last:
-        raise ValueError(f"{path} holds no MM-Align head: expected projections.NAME.weight")
+        raise ValueError(
+            f"{path} holds no MM-Align head: expected projections.NAME.weight, a matrix, and "
+            "projections.NAME.bias, a vector"
+        )
+    for name in first:
+        if not _names_a_modality(name):
+            raise ValueError(f"{path}: {name!r} cannot be the name of a modality; rename it")
     hidden = [len(t) for inner, t in first.values() if inner]
     head = MMAlign(
         input_dims={name: t.shape[1] for name, (_, t) in first.items()},

@@ -36,7 +36,7 @@ from keynet.evaluation.isometry_page import isometry_grid, write_isometry_page
 from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.report import write_report
 from keynet.evaluation.table import Grid
-from keynet.evaluation.tsne import check_points, tsne_png
+from keynet.evaluation.tsne import LEAST_POINTS, tsne_png
 from keynet.export.loader import load_key_model
 from keynet.training.config import explained
 from keynet.types import Request, Samples
@@ -49,12 +49,17 @@ OPTIONS = {"least_squares": {"ridge": 1.0}}
 
 def run(cfg: DictConfig) -> None:
     """Embed, fit, measure, draw."""
+    _check_options(cfg)
     source = instantiate(cfg.data.source)
     captions = source.captions("test") if isinstance(source, CaptionedSource) else []
     if not captions:
         raise ValueError(f"data {source.name} has no captions to diagnose; choose data=flickr8k")
     first, picture_of = photographs(captions)
-    check_points(len(first))
+    if len(first) < LEAST_POINTS:
+        raise ValueError(
+            f"data {source.name} has too few photographs with captions of their own: {len(first)} "
+            f"in its test split, t-SNE needs {LEAST_POINTS}; choose data=flickr8k"
+        )
     bridge = _bridge(cfg)
     export = None if cfg.export is None else load_key_model(cfg.export)
     pictures = [Request(image=captions[row].image) for row in first]
@@ -102,12 +107,32 @@ def run(cfg: DictConfig) -> None:
     print("\n".join([*notes, "", f"report: {folder / 'report.html'}"]))
 
 
+def _check_options(cfg: DictConfig) -> None:
+    """Raise ValueError where an option of this command has another type, or is out of range."""
+    if type(cfg.pairs) is not int:
+        raise ValueError(f"pairs={cfg.pairs}: expected a whole number")
+    if type(cfg.seed) is not int or not 0 <= cfg.seed < 2**32:
+        raise ValueError(f"seed={cfg.seed}: expected a whole number from 0 to {2**32 - 1}")
+    for name in ("export", "distill.store", "out"):
+        value = OmegaConf.select(cfg, name)
+        if not isinstance(value, str) and (value is not None or name == "out"):
+            raise ValueError(f"{name}={value}: expected a path, such as {name}=./{value}")
+
+
 def _bridge(cfg: DictConfig) -> BridgeTeacher:
     node = OmegaConf.select(cfg, "distill.teachers.bridge")
     if node is None:
         raise TeacherError("no encoders to map between: give distill=packaged, or another bridge")
     bridge: BridgeTeacher = instantiate(node)
+    if cfg.pairs < _least_pairs(bridge):
+        least = _least_pairs(bridge)
+        raise ValueError(f"pairs={cfg.pairs}: maps of these encoders need at least pairs={least}")
     return bridge
+
+
+def _least_pairs(bridge: BridgeTeacher) -> int:
+    """Return what procrustes needs for one answer, the most of any fit here."""
+    return min(bridge.image.dim, bridge.text.dim) + 1
 
 
 def _recalls(vectors: CaptionVectors, picture_of: np.ndarray, sheet: Sheet) -> list[Record]:
@@ -133,6 +158,12 @@ def _training_pairs(cfg: DictConfig, source: Source, bridge: BridgeTeacher) -> _
     samples = number_samples(source, source.requests("train"))
     if not len(samples.pairs):
         raise ValueError(f"data {source.name} has no captions of training pictures to fit a map on")
+    least = _least_pairs(bridge)
+    if len(samples.pairs) < least:
+        raise ValueError(
+            f"data {source.name} has {len(samples.pairs)} pairs of a training picture and its "
+            f"caption, maps of these encoders need at least {least}; choose data=flickr8k"
+        )
     order = torch.randperm(len(samples.pairs), generator=torch.Generator().manual_seed(cfg.seed))
     chosen = samples.pairs[order[: cfg.pairs]]
     data = samples_digest(samples)

@@ -122,14 +122,8 @@ class Manifest:
             raise ArtefactError(
                 f"key_space.fingerprint is {space.fingerprint!r}; expected 16 hex digits"
             )
-        free = 0
-        for name, (first, end) in sorted((self.code_blocks or {}).items(), key=lambda b: b[1]):
-            if not free <= first < end <= space.bits or first % 8 or end % 8:
-                raise ArtefactError(
-                    f"code_blocks has {name!r} at bits {first} to {end}; expected whole bytes of "
-                    f"the {space.bits} bits, no two blocks over one another"
-                )
-            free = end
+        if self.code_blocks is not None:
+            _check_blocks(self.code_blocks, space.bits)
         for name in self.files:
             if not FILE_NAME.fullmatch(name) or name == MANIFEST:
                 raise ArtefactError(f"files names {name!r}; expected a file inside the export")
@@ -224,6 +218,19 @@ def set_thresholds(folder: str | Path, thresholds: Sequence[StoredThreshold]) ->
     manifest = replace(read_manifest(folder), thresholds=list(thresholds))
     write_manifest(manifest, folder)
     return manifest
+
+
+def _check_blocks(blocks: Mapping[str, tuple[int, int]], bits: int) -> None:
+    spans = sorted(blocks.values())
+    edges = [0, *(end for _, end in spans)]
+    whole = edges == sorted(set(edges)) and edges[-1] == bits and not any(e % 8 for e in edges)
+    joined = [first for first, _ in spans] == edges[:-1]
+    if set(blocks) != {"image", "text"} or not (whole and joined):
+        found = ", ".join(f"{name!r} at bits {a} to {b}" for name, (a, b) in blocks.items())
+        raise ArtefactError(
+            f"code_blocks has {found or 'nothing'}; expected 'image' and 'text', whole bytes that "
+            f"together are bits 0 to {bits}"
+        )
 
 
 def _check_golden(golden: Golden, place: str, manifest: Manifest) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aligners.concatenation import Concatenation
 from aligners.fusion import alignment_strength
 from keynet.types import KeyOutput
 
@@ -23,6 +24,9 @@ class KeyModel(nn.Module):
         fusion: Both unit vectors and the image tokens [B, T, C] (of an encoder without any, its
             feature alone) to the key.
         hash_head: The key to code logits [B, K].
+
+    Raises:
+        ValueError: When the parts do not fit each other.
     """
 
     def __init__(
@@ -36,6 +40,16 @@ class KeyModel(nn.Module):
         hash_head: Any,
     ) -> None:
         super().__init__()
+        _check_widths(
+            {"image": image_encoder, "text": text_encoder}, aligner, fusion, hash_head.key_dim
+        )
+        concatenated = isinstance(fusion, Concatenation)
+        # Of a key that mixes modalities, the blocks would be of none.
+        if getattr(hash_head, "blocks", None) is not None and not concatenated:
+            raise ValueError(
+                f"hash_head=by_modality needs fusion=concatenation, not {type(fusion).__name__}, "
+                "in whose key both modalities are mixed; take it, or hash_head=shared"
+            )
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
         self.image_adapter = image_adapter
@@ -44,6 +58,8 @@ class KeyModel(nn.Module):
         self.hash_head = hash_head
         self.key_dim: int = hash_head.key_dim
         self.num_bits: int = hash_head.bits
+        # Concatenation looks at its halves itself.
+        self._aligned_dim: int | None = None if concatenated else getattr(fusion, "key_dim", None)
 
     def forward(
         self,
@@ -82,6 +98,13 @@ class KeyModel(nn.Module):
             {"image": image_mask, "text": text_mask},
         )
         image, text = aligned["image"], aligned["text"]
+        jit: Any = torch.jit
+        eager = not (jit.is_tracing() or torch.compiler.is_compiling())
+        if eager and self._aligned_dim not in (None, image.shape[-1]):
+            raise ValueError(
+                f"the aligner's vectors are {image.shape[-1]} wide and the fusion takes "
+                f"{self._aligned_dim}; give aligner.key_dim and fusion.key_dim one width"
+            )
         key = self.fusion(image, text, image_tokens)
         # Computed finitely, NaN last: a NaN further up would reach the gradients.
         alignment = torch.where(
@@ -99,3 +122,23 @@ class KeyModel(nn.Module):
         """Return W [K, D] and b [K] with ``code = W key + b >= 0``."""
         folded: tuple[Tensor, Tensor] = self.hash_head.folded()
         return folded
+
+
+def _check_widths(
+    encoders: dict[str, nn.Module], aligner: nn.Module, fusion: nn.Module, key_dim: int
+) -> None:
+    """Compare widths where both sides state theirs."""
+    taken = getattr(aligner, "input_dims", {})
+    for name, encoder in encoders.items():
+        width = getattr(encoder, "num_features", None)
+        if name in taken and width not in (None, taken[name]):
+            raise ValueError(
+                f"the {name} encoder gives {width} features and the aligner takes {taken[name]}; "
+                f"set encoder.dims.{name}={width}"
+            )
+    fused = getattr(fusion, "key_dim", key_dim)
+    if fused != key_dim:
+        raise ValueError(
+            f"fusion.key_dim={fused} and hash_head.key_dim={key_dim}: expected one width, the "
+            "key's; set key_dim alone"
+        )

@@ -17,6 +17,7 @@ from keynet.models.text_tower import Block, TextTower
 
 WIDTH, LAYERS, HEADS = 384, 6, 12
 WORD_PIECES = 30_522
+POSITIONS = 511  # of 512: the first is the start's
 EPSILON = 1e-12  # of BERT's layer norms
 FIRST = "\u0120"  # byte-level BPE writes a space so: the token begins a word
 
@@ -55,6 +56,11 @@ class MiniLMTower(TextTower):
     ) -> None:
         if not 1 <= depth <= LAYERS:
             raise ValueError(f"depth={depth}: expected 1 to {LAYERS}")
+        if not 1 <= max_tokens <= POSITIONS:
+            raise ValueError(
+                f"max_tokens={max_tokens}: expected 1 to {POSITIONS}; set data.max_tokens to a "
+                f"multiple of 8 up to it: {POSITIONS - POSITIONS % 8}"
+            )
         super().__init__(
             vocab_size=vocab_size, width=WIDTH, depth=depth, heads=HEADS, max_tokens=max_tokens
         )
@@ -145,10 +151,12 @@ class FrozenMiniLM(MiniLMTower):
 
     def adopt_vocabulary(self, tokenizer_json: str) -> None:
         """Refuse any tokenizer but ``word_pieces``."""
-        if Tokenizer.from_str(tokenizer_json).get_vocab() != packaged_tokenizer().get_vocab():
+        # The whole of it: with one vocabulary, texts may still be cut otherwise.
+        if _serialised(tokenizer_json) != _serialised(word_pieces().to_str()):
             raise ValueError(
-                "the frozen MiniLM reads its own word pieces: give "
-                "data.tokenizer._target_=keynet.models.minilm_tower.word_pieces"
+                "the tokenizer is not that of the frozen MiniLM, which reads its own word pieces; "
+                "take encoder=packaged, which brings it as "
+                "encoder.tokenizer._target_=keynet.models.minilm_tower.word_pieces"
             )
 
     @torch.no_grad()
@@ -196,6 +204,13 @@ def packaged_tokenizer() -> Tokenizer:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+def _serialised(tokenizer_json: str) -> str:
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return str(tokenizer.to_str())
 
 
 def word_pieces() -> Tokenizer:

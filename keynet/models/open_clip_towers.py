@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +170,7 @@ def load_open_clip(model: str, pretrained: str | None) -> Any:
     open_clip = require("open_clip")
     _check_source(model, pretrained, open_clip)
     try:
-        with warnings.catch_warnings():
+        with _quiet(), warnings.catch_warnings():
             # Else weights run under an activation that they were not trained with.
             warnings.filterwarnings("error", message="QuickGELU mismatch")
             return open_clip.create_model(
@@ -178,9 +181,28 @@ def load_open_clip(model: str, pretrained: str | None) -> Any:
     except READ_ERRORS as error:
         shown = model if pretrained is None else f"{model} with {pretrained}"
         raise ValueError(
-            f"{shown} cannot be read ({one_line(error)}); check the name, the network, and that "
+            f"{shown} cannot be read ({_reason(error)}); check the name, the network, and that "
             "config and weights are of one checkpoint"
         ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No log of each try of the hub and of open_clip: what went wrong is in our line."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error and, where it has one, its first cause, which open_clip cuts or hides."""
+    first, before = error, error.__cause__ or error.__context__
+    while before is not None:
+        first, before = before, before.__cause__ or before.__context__
+    return one_line(error) if first is error else f"{one_line(error)}: {one_line(first)}"
 
 
 def _check_source(model: str, pretrained: str | None, open_clip: Any) -> None:
@@ -220,10 +242,11 @@ def _own_tokenizer(model: str) -> Any:
     if not model.startswith(SCHEMES) and model not in open_clip.list_models():
         raise ValueError(f"open_clip knows no model {model}; see open_clip.list_models()")
     try:
-        return open_clip.get_tokenizer(model)
+        with _quiet():
+            return open_clip.get_tokenizer(model)
     except READ_ERRORS as error:
         raise ValueError(
-            f"the tokenizer of {model} cannot be read ({one_line(error)}); check its files"
+            f"the tokenizer of {model} cannot be read ({_reason(error)}); check its files"
         ) from error
 
 

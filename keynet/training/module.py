@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aligners.gradnorm import GradNorm
+from keynet.training.parts import train_only
 from keynet.training.start import StartError, start_from
 from keynet.training.stems import encoder_stems
 from keynet.types import KeyOutput, TrainingBatch
@@ -73,11 +74,14 @@ class KeyModule(pl.LightningModule):
         self.augment_loss: Any = augment["loss"] if augment else None
         self.augment_weight = float(augment["weight"]) if augment else 0.0
         self.start_from = start_from
-        self.trained = trained
-        if trained is not None:
-            model.requires_grad_(False)
-            for part in trained:
-                model.get_submodule(part).requires_grad_(True)
+        self.started = ""  # digest of the weights that are started from
+        self.trained = None if trained is None else train_only(model, trained)
+        if gradnorm is not None and not self._shared():
+            raise ValueError(
+                f"module.gradnorm={gradnorm} compares gradients at what is trained of the aligner, "
+                "and nothing is; add a part of it to module.trained, such as "
+                "aligner.projections.text, or give module.gradnorm=null"
+            )
         self.gradnorm = None if gradnorm is None else GradNorm(names=list(losses), alpha=gradnorm)
         self.learning_rate = learning_rate
         self.image_learning_rate = image_learning_rate
@@ -89,13 +93,19 @@ class KeyModule(pl.LightningModule):
         """Hand the frozen stems to the data, which may store their outputs; call teachers."""
         trainer: Any = self.trainer
         data = trainer.datamodule
+        if self.trained is not None and self.start_from is None:
+            raise StartError(
+                f"module.trained={self.trained} trains parts of a finished model: give the run it "
+                "is in, module.start_from=RUN, or module.trained=null"
+            )
         if data is None:  # batches come from a loader, and the caller has prepared them
             return
         adopt = getattr(self.model.text_encoder, "adopt_vocabulary", None)
         if adopt is not None:  # weights of a checkpoint come after it
             adopt(data.preprocessor.tokenizer_json)
         if self.start_from is not None:
-            start_from(self.model, self.start_from, data.preprocessor.tokenizer_json, ADAPTER)
+            tokenizer, present = data.preprocessor.tokenizer_json, trainer.default_root_dir
+            self.started = start_from(self.model, self.start_from, tokenizer, ADAPTER, present)
         data.stems = encoder_stems(self.model, self.device)
         if self.distillation is not None:
             half = str(trainer.precision).startswith("bf16")
@@ -123,15 +133,23 @@ class KeyModule(pl.LightningModule):
 
             trainer: Any = self.trainer
             data, path = trainer.datamodule, Path(trainer.default_root_dir) / PRIOR
-            if self.start_from is None and not path.exists():
+            if self.start_from is None:
                 raise StartError(
                     "a prior is fitted to the keys of a trained model: give "
                     "module.start_from=RUN, or augment.keys.prior=RUN/prior.safetensors"
                 )
             settings = self.augmentation.fit
-            self.augmentation.adopt(
-                fitted_prior(self.model, data.batches, path, settings, data.seed)
+            resumed = trainer.ckpt_path is not None
+            prior = fitted_prior(
+                self.model,
+                data.batches,
+                path,
+                settings,
+                data.seed,
+                of=self.started,
+                resumed=resumed,
             )
+            self.augmentation.adopt(prior)
 
     def training_step(self, batch: TrainingBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch.
@@ -145,8 +163,7 @@ class KeyModule(pl.LightningModule):
             self.log(f"loss/{name}", value)
         weighted = {name: self.weights[name] * value for name, value in values.items()}
         if self.gradnorm is not None:
-            shared = [p for p in self.model.aligner.parameters() if p.requires_grad]
-            factors = self.gradnorm(weighted, shared)
+            factors = self.gradnorm(weighted, self._shared())
             for name, factor in zip(self.gradnorm.names, factors, strict=True):
                 weighted[name] = factor * weighted[name]
         total = torch.stack(list(weighted.values())).sum()
@@ -165,6 +182,9 @@ class KeyModule(pl.LightningModule):
             )
         self.log("loss", total, prog_bar=True)
         return total
+
+    def _shared(self) -> list[nn.Parameter]:
+        return [p for p in self.model.aligner.parameters() if p.requires_grad]
 
     def _augmented(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
         key = self.augmentation(output.key, output.image, output.text)

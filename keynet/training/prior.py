@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from aligners.diffusion_prior import DiffusionPrior
+from keynet.training.start import StartError
 
 MOST_KEYS = 20_000
 CHUNK = 240
@@ -17,9 +18,17 @@ log = logging.getLogger(__name__)
 
 
 def fitted_prior(
-    model: Any, batches: Any, path: Path, settings: Mapping[str, Any], seed: int
+    model: Any,
+    batches: Any,
+    path: Path,
+    settings: Mapping[str, Any],
+    seed: int,
+    of: str,
+    resumed: bool,
 ) -> DiffusionPrior:
-    """Return the prior that is kept at ``path``, fitted and written where there is none.
+    """Return the prior of a training, fitted and written to ``path`` where it begins.
+
+    A training that goes on takes the one at ``path``: its keys have moved since.
 
     Args:
         model: A key model that is trained: the prior is of its keys as they are now.
@@ -27,9 +36,20 @@ def fitted_prior(
         path: Where it is kept.
         settings: Of ``DiffusionPrior.fit``.
         seed: Of the fit, and of the requests it is made on.
+        of: Digest of the weights that the training starts from; the file must name them.
+        resumed: Whether the training goes on.
+
+    Raises:
+        StartError: When the file is of a model with other weights.
     """
-    if path.exists():
-        return DiffusionPrior.load(path)
+    if resumed and path.exists():
+        prior = DiffusionPrior.load(path)
+        if prior.of != of:
+            raise StartError(
+                f"{path} is not of the weights that this training started from; remove it, and one "
+                "is fitted to the keys as they are now, or give another run_dir"
+            )
+        return prior
     generator = torch.Generator().manual_seed(seed)
     distinct = dict[tuple[int, int], int]()
     for n in torch.randperm(len(batches.requests), generator=generator).tolist():
@@ -52,5 +72,6 @@ def fitted_prior(
         "prior: error on held-out keys %.3f; with other requests' conditions %.3f, of zero %.3f",
         figures["noise_error"], figures["shuffled_error"], figures["zero_error"],
     )  # fmt: skip
+    prior.of = of
     prior.save(path)
     return prior

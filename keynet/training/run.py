@@ -56,7 +56,7 @@ def open_run(folder: str | Path, config: dict[str, Any]) -> Path | None:
         before = None
     if not isinstance(before, dict):
         raise RunError(f"{stored} is damaged; give another run_dir")
-    changed = _first_difference(_without_free(before), _without_free(config))
+    changed = first_difference(_without_free(before), _without_free(config))
     if changed:
         raise RunError(
             f"run directory {run} belongs to another configuration: {changed}; "
@@ -94,17 +94,18 @@ def point_latest(run: str | Path) -> None:
     os.replace(temporary, folder.parent / "latest")
 
 
-def _without_free(config: Any) -> Any:
-    if not isinstance(config, dict):
-        return config
-    return {key: _without_free(value) for key, value in config.items() if key not in FREE}
-
-
-def _first_difference(before: Any, now: Any, place: str = "") -> str | None:
+def first_difference(before: Any, now: Any, place: str = "") -> str | None:
+    """Return which option differs between two configurations, with both values."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in [*before, *(k for k in now if k not in before)]:
-            found = _first_difference(before.get(key), now.get(key), f"{place}.{key}".lstrip("."))
+            found = first_difference(before.get(key), now.get(key), f"{place}.{key}".lstrip("."))
             if found:
                 return found
         return None
     return None if before == now else f"{place} was {before!r} and is {now!r}"
+
+
+def _without_free(config: Any) -> Any:
+    if not isinstance(config, dict):
+        return config
+    return {key: _without_free(value) for key, value in config.items() if key not in FREE}

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+import yaml
+from torch import Tensor, nn
 
-from keynet.training.run import UNREADABLE
+from keynet.training.run import CONFIG, UNREADABLE, first_difference
 
 PREFIX = "model."
+# What makes a key beside weights: these options, but for those that only training sees.
+PARTS = ("encoder", "adapter", "aligner", "fusion", "hash_head")
+OF_DATA = ("image_size", "max_tokens", "long_text")
+TRAINING_ONLY = "dropout"
 
 
 class StartError(ValueError):
     """A run that a key model cannot start from; the message says why."""
 
 
-def start_from(model: nn.Module, run: str | Path, tokenizer_json: str, may_lack: str) -> None:
-    """Load the key model of a run.
+def start_from(
+    model: nn.Module,
+    run: str | Path,
+    tokenizer_json: str,
+    may_lack: str,
+    present: str | Path | None = None,
+) -> str:
+    """Load the key model of a run and return 16 hex digits of its weights.
 
     Args:
         model: Of the same composition, but for its ``may_lack``.
         run: Run directory, with ``checkpoints/last.ckpt`` and ``export/tokenizer.json``.
         tokenizer_json: Of this training; it must be the run's.
         may_lack: Part of the model that the run may lack where it starts as the identity.
+        present: Run directory of this training: where both have a configuration, what makes a key
+            must be equal in them.
 
     Raises:
         StartError: When the run cannot be read or does not fit.
@@ -44,6 +59,8 @@ def start_from(model: nn.Module, run: str | Path, tokenizer_json: str, may_lack:
         raise StartError(
             f"start_from={run}: its tokenizer is another; give the data and the encoder it had"
         )
+    if present is not None:
+        _compare(Path(run) / CONFIG, Path(present) / CONFIG)
     weights = {n.removeprefix(PREFIX): t for n, t in state.items() if n.startswith(PREFIX)}
     own = model.state_dict()
     wrong = sorted(
@@ -66,3 +83,43 @@ def start_from(model: nn.Module, run: str | Path, tokenizer_json: str, may_lack:
                     "weights, which moves every key; take adapter=low_rank, or none"
                 )
     model.load_state_dict(weights, strict=False)
+    return weights_digest(weights)
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """Return 16 hex digits of weights by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(content.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _compare(before: Path, now: Path) -> None:
+    if not (before.exists() and now.exists()):
+        return
+    known, own = _key_options(before), _key_options(now)
+    if known["adapter"]["_target_"] != own["adapter"]["_target_"]:  # weights tell whether it may be
+        del known["adapter"], own["adapter"]
+    changed = first_difference(known, own)
+    if changed:
+        raise StartError(
+            f"start_from={before.parent}: {changed}, which makes other keys of the same weights; "
+            "give the options it had"
+        )
+
+
+def _key_options(path: Path) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        chosen = {part: _for_keys(config[part]) for part in PARTS}
+        return chosen | {"data": {name: config["data"][name] for name in OF_DATA}}
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, LookupError, TypeError) as error:
+        raise StartError(f"{path} is damaged; start from another run") from error
+
+
+def _for_keys(options: Any) -> Any:
+    if not isinstance(options, dict):
+        return options
+    return {name: _for_keys(value) for name, value in options.items() if name != TRAINING_ONLY}

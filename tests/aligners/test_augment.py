@@ -148,8 +148,8 @@ def test_t_is_uniform_above_0_and_up_to_the_strength() -> None:
     assert float(t.mean()) == pytest.approx(0.2, abs=0.002)
 
 
-@pytest.mark.parametrize("strength", [0.0, 1.0, -0.3, float("nan")])
-def test_wrong_strength(strength: float) -> None:
+@pytest.mark.parametrize("strength", [0.0, 1.0, -0.3, float("nan"), None, "foo", True])
+def test_wrong_strength(strength: Any) -> None:
     for make in (GaussianKeys, lambda strength: PriorKeys(prior=None, strength=strength)):
         with pytest.raises(ValueError, match=r"augment.keys.strength=.*above 0 and below 1"):
             make(strength=strength)
@@ -214,7 +214,13 @@ def test_an_augmented_key_that_stays_near_costs_less() -> None:
     assert loss(key, key, logits, logits, group) < loss(key, key.roll(1, 0), logits, logits, group)
 
 
-@pytest.mark.parametrize("change", [{"temperature": 0.0}, {"scale": -1.0}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": 0.0}, {"temperature": "foo"}, {"temperature": None}, {"scale": -1.0},
+        {"scale": True}, {"scale": math.inf},
+    ],
+)  # fmt: skip
 def test_wrong_settings_of_the_loss(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"augment.loss.{next(iter(change))}=.*above 0"):
         AugmentedContrast(**({"temperature": 0.07} | change))

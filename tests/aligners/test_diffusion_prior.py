@@ -296,12 +296,19 @@ def test_a_saved_prior_is_the_same(
     prior.save(tmp_path / "prior.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["prior.safetensors"]
     loaded = DiffusionPrior.load(tmp_path / "prior.safetensors")
-    assert loaded.settings == prior.settings
+    assert loaded.settings == prior.settings and loaded.of is None
     assert not prior_is_training(loaded)
     assert set(loaded.state_dict()) == set(prior.state_dict())
     data, t = requests(9), torch.full((9,), 0.3)
     found = [p.augment(*data, t, torch.Generator().manual_seed(0)) for p in (prior, loaded)]
     assert torch.equal(*found)
+
+
+def test_it_keeps_whose_keys_it_is_of(tmp_path: Path) -> None:
+    prior = small()
+    prior.of = "0123456789abcdef"
+    prior.save(tmp_path / "prior.safetensors")
+    assert DiffusionPrior.load(tmp_path / "prior.safetensors").of == prior.of
 
 
 def rewritten(path: Path, **changes: Any) -> None:

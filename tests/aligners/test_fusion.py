@@ -129,9 +129,9 @@ def test_a_modality_alone_teaches_a_learned_alpha_nothing() -> None:
     assert fusion.alpha_logit.grad == 0
 
 
-@pytest.mark.parametrize("alpha", [-0.1, 1.01, float("nan"), "fixed"])
+@pytest.mark.parametrize("alpha", [-0.1, 1.01, float("nan"), "fixed", None, True])
 def test_an_alpha_that_is_none_is_named(alpha: Any) -> None:
-    with pytest.raises(ValueError, match=f"alpha={alpha!r}.*\\[0, 1\\]"):
+    with pytest.raises(ValueError, match=f"fusion.alpha={alpha!r}.*\\[0, 1\\]"):
         ResidualMLP(key_dim=D, hidden_dim=8, alpha=alpha)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -189,6 +190,18 @@ def test_training_starts_near_the_weighted_sum() -> None:
     assert F.cosine_similarity(fusion(image, text, tokens), start).min() > 0.98
 
 
-def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"32.*multiple.*3"):
-        QFormerFusion(key_dim=D, token_dim=C, width=32, heads=3)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heads": 3}, "fusion.heads=3: expected a divisor of fusion.width=32"),
+        ({"depth": 0}, "fusion.depth=0: expected a whole number above 0"),
+        ({"num_queries": 0}, "fusion.num_queries=0: expected a whole number above 0"),
+        ({"width": "foo"}, "fusion.width='foo': expected a whole number above 0"),
+        ({"heads": None}, "fusion.heads=None: expected a whole number above 0"),
+        ({"dropout": 1}, "fusion.dropout=1: expected a number from 0 to below 1"),
+        ({"dropout": None}, "fusion.dropout=None: expected a number from 0 to below 1"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        QFormerFusion(**({"key_dim": D, "token_dim": C, "width": 32} | change))

@@ -112,11 +112,51 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("message", BAD)
-def test_a_bad_file_changes_nothing(tmp_path: Path, message: str) -> None:
+BAD_INT8 = {
+    "weight.scale is no scale: expected finite float32 above 0": {
+        "projections__text__weight__scale": torch.zeros(12)
+    },
+    "text.weight.scale is no scale": {"projections__text__weight__scale": -torch.ones(12)},
+    "weight.scale is no scale": {"projections__text__weight__scale": torch.ones(12).double()},
+    "projections.image.weight.scale is no scale": {
+        "projections__image__weight__scale": torch.full((12,), float("inf"))
+    },
+    "projections.text.weight is not finite": {
+        "projections__text__weight__scale": torch.full((12,), 3e38)  # after unpacking
+    },
+    r"say that they are int8, but projections.text.weight is torch.float32 \[12, 16\]": {
+        "projections__text__weight": torch.ones(12, 16), "projections__text__weight__scale": None
+    },
+    r"they have projections.text.weight in torch.int8, not torch.float32": {
+        "projections__text__weight__scale": None
+    },
+}  # fmt: skip
+BAD_FP32 = {
+    **BAD,
+    r"say that they are fp32, but projections.text.bias is torch.float16 \[12\]": {
+        "projections__text__bias": torch.ones(12).half()
+    },
+    "say that they are fp32, but projections.text.bias is torch.complex64": {
+        "projections__text__bias": torch.ones(12, dtype=torch.complex64)
+    },
+    "say that they are fp32, but projections.text.weight.scale is of int8": {
+        "projections__text__weight": torch.ones(12, 16, dtype=torch.int8),
+        "projections__text__weight__scale": torch.ones(12),
+    },
+    r"projections.text.weight \[12, 0\] is empty": {"projections__text__weight": torch.ones(12, 0)},
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message", "changes"),
+    [(d, *case) for d, bad in (("fp32", BAD_FP32), ("int8", BAD_INT8)) for case in bad.items()],
+)
+def test_a_bad_file_changes_nothing(
+    tmp_path: Path, dtype: str, message: str, changes: dict[str, Tensor | None]
+) -> None:
     running = head(0)
-    save_weights(head(1), tmp_path / "head", "fp32")
-    path = rewritten(tmp_path / "head", **BAD[message])
+    save_weights(head(1), tmp_path / "head", dtype)
+    path = rewritten(tmp_path / "head", **changes)
     with pytest.raises(ValueError, match=message) as caught:
         load_weights(running, path)
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
@@ -137,6 +177,25 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "cut").write_bytes((tmp_path / "cut").read_bytes()[:-4])
     with pytest.raises(ValueError, match="cut cannot be read"):
         load_weights(head(0), tmp_path / "cut")
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "folder", tmp_path / "none" / "head"):
+        with pytest.raises(ValueError, match=f"weights {path} cannot be written"):
+            save_weights(head(0), path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
+    save_weights(head(0), tmp_path / "head")
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "head").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_empty_weights_are_refused(tmp_path: Path) -> None:
+    empty = nn.Module()
+    empty.register_buffer("nothing", torch.zeros(3, 0))
+    for dtype in DTYPES:
+        with pytest.raises(ValueError, match=r"module: nothing \[3, 0\] is empty; give it a width"):
+            save_weights(empty, tmp_path / "empty", dtype)
 
 
 def test_equal_weights_are_equal_files(tmp_path: Path) -> None:
@@ -186,6 +245,16 @@ def test_the_error_against_fp32(tmp_path: Path) -> None:
     assert all(torch.equal(module.state_dict()[n], t) for n, t in values(head(0)).items())
     one = weight_error(module, tmp_path / "int8", {"text": rows["text"]})
     assert 0 < one.max_cosine <= found["int8"].max_cosine
+    with pytest.raises(ValueError, match="text has no rows to measure an error on"):
+        weight_error(module, tmp_path / "int8", rows | {"text": torch.ones(0, 16)})
+
+
+def test_a_hot_module_loads_what_was_saved_of_it(tmp_path: Path) -> None:
+    hot = HotModule(head(1))
+    save_weights(hot, tmp_path / "hot")
+    save_weights(head(1), tmp_path / "head")
+    assert (tmp_path / "hot").read_bytes() == (tmp_path / "head").read_bytes()
+    hot.load(tmp_path / "hot")
 
 
 def test_no_forward_of_a_hot_module_mixes_weights(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import data.features
@@ -50,37 +50,60 @@ def test_rows_are_made_once_and_kept(tmp_path: Path) -> None:
     def fail() -> Tensor:
         raise AssertionError("made again")
 
-    assert torch.equal(kept(tmp_path / "new", "a", lambda: ROWS), ROWS)
-    assert torch.equal(kept(tmp_path / "new", "a", fail), ROWS)
+    assert torch.equal(kept(tmp_path / "new", "a", 3, lambda: ROWS), ROWS)
+    assert torch.equal(kept(tmp_path / "new", "a", 3, fail), ROWS)
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["a.safetensors"]
-    assert torch.equal(kept(None, "a", lambda: ROWS + 1), ROWS + 1)
+    assert torch.equal(kept(None, "a", 3, lambda: ROWS + 1), ROWS + 1)
 
 
 def test_a_damaged_file_is_an_error_and_stays(tmp_path: Path) -> None:
-    kept(tmp_path, "a", lambda: ROWS)
+    kept(tmp_path, "a", 3, lambda: ROWS)
     path = tmp_path / "a.safetensors"
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(FeatureError, match=r"a\.safetensors is damaged .*; remove it"):
-        kept(tmp_path, "a", lambda: ROWS)
+        kept(tmp_path, "a", 3, lambda: ROWS)
     assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "fault"),
+    [
+        (ROWS[:2], r"shape \[2, 2\], expected 3 rows"),
+        (ROWS[0, 0], r"shape \[\], expected 3 rows"),
+        (ROWS.to(torch.int64), "int64, expected floating point"),
+        (ROWS / 0, "values that are not finite"),
+    ],
+)
+def test_rows_that_are_none_are_an_error(tmp_path: Path, rows: Tensor, fault: str) -> None:
+    save_file({"rows": rows.contiguous()}, tmp_path / "a.safetensors")
+    with pytest.raises(FeatureError, match=rf"a\.safetensors is damaged \(.*{fault}\); remove it"):
+        kept(tmp_path, "a", 3, lambda: ROWS)
+    for folder in (tmp_path / "new", None):
+        with pytest.raises(FeatureError, match=f"features a are unusable .*{fault}"):
+            kept(folder, "a", 3, lambda: rows)
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+
+    def fail() -> Tensor:
+        raise AssertionError("made before it was tried")
+
     with pytest.raises(FeatureError, match=r"cannot be written .*data\.features"):
-        kept(tmp_path / "file", "a", lambda: ROWS)
+        kept(tmp_path / "file", "a", 3, fail)
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(tensors: dict[str, Tensor], path: Path) -> None:
+    def full(tensors: dict[str, Tensor], path: str) -> None:
         Path(path).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(data.features, "save_file", full)
     with pytest.raises(FeatureError, match="No space left"):
-        kept(tmp_path, "a", lambda: ROWS)
+        kept(tmp_path, "a", 3, lambda: ROWS)
     assert not list(tmp_path.iterdir())
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -73,7 +74,7 @@ def test_texts_alone_are_not_copied() -> None:
     assert with_perturbed(alone, 1.0, seed=0) == alone
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_a_share_out_of_range_is_an_error(share: float) -> None:
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), "foo", None, True])
+def test_what_is_no_share_is_an_error(share: Any) -> None:
     with pytest.raises(ValueError, match=r"data\.perturbed=.*: expected a share"):
         with_perturbed(REQUESTS, share, seed=0)

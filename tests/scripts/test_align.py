@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from aligners.mm_align import MMAlign
 from aligners.weights import load_weights, save_weights
 from keynet.training.config import explained
-from scripts.align import held_out, identities, main, read, recall
+from scripts.align import held_out, identities, load_head, main, read, recall
 
 
 @pytest.fixture
@@ -114,11 +115,31 @@ def test_bad_input_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     np.save("nan.npy", good)
     np.savez("two.npz", a=good)
     Path("empty.npy").write_bytes(b"")
+    np.save("zero_wide.npy", np.zeros((400, 0), np.float32))
+    np.save("no_rows.npy", np.zeros((0, 8), np.float32))
+    unlike = np.load("text.npy").astype(np.float32)
+    for name, value in (("tiny", 1e-30), ("large", 3e38)):
+        unlike[5] = value
+        np.save(f"{name}.npy", unlike)
+    Path("zip.npy").write_bytes(b"PK\x03\x04" + b"x" * 100)
+    header = (folder / "image.npy").read_bytes()
+    Path("token.npy").write_bytes(header[:10] + header[10:].replace(b"}", b" ", 1))
+    large = np.lib.format.header_data_from_array_1_0(np.zeros((1, 1), np.float16))
+    with open("memory.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, large | {"shape": (2**40, 2**20)})
+    Path("unwritable").mkdir()
     Path("text.txt").write_text("no array")
     cases = {
         r"none.npy cannot be read as .npy \(.*No such file": ["none.npy", "text.npy"],
         r"cube.npy holds float32 \[2, 2, 2\]: expected one array of floats": ["cube.npy"],
         r"whole.npy holds int64": ["whole.npy"],
+        r"zero_wide.npy is empty, \[400, 0\]: expected rows and a width": ["zero_wide.npy"],
+        r"no_rows.npy is empty, \[0, 8\]": ["no_rows.npy"],
+        "tiny.npy: row 5 has the norm 0 in float32": ["image.npy", "tiny.npy"],
+        "large.npy: row 5 has the norm inf in float32": ["image.npy", "large.npy"],
+        "zip.npy cannot be read": ["zip.npy"],
+        "token.npy cannot be read": ["token.npy"],
+        "memory.npy cannot be read": ["memory.npy"],
         "objects.npy cannot be read": ["objects.npy"],
         "two.npz holds an .npz": ["two.npz"],
         "empty.npy cannot be read": ["empty.npy"],
@@ -130,13 +151,43 @@ def test_bad_input_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         "audio.npy: name its modality, once": ["image.npy", "text.npy", "audio.npy"],
         "text=audio.npy: name its modality": ["image.npy", "text.npy", "text=audio.npy"],
         "type=audio.npy: name its modality": ["image.npy", "type=audio.npy"],
+        "training=audio.npy: name its modality": ["image.npy", "training=audio.npy"],
         "there is no folder nowhere": ["image.npy", "text.npy", "--out", "nowhere/head"],
-        "--key-dim 0 --epochs 12": ["image.npy", "text.npy", "--key-dim", "0"],
+        "--out unwritable is a folder": ["image.npy", "text.npy", "--out", "unwritable"],
+        "--key-dim 0: expected": ["image.npy", "text.npy", "--key-dim", "0"],
+        "--epochs -1: expected": ["image.npy", "text.npy", "--epochs", "-1"],
+        "--hidden -1: expected a whole number from 0": ["image.npy", "text.npy", "--hidden", "-1"],
+        "--seed -1: expected": ["image.npy", "text.npy", "--seed", "-1"],
+        "--dropout 1.0: expected": ["image.npy", "text.npy", "--dropout", "1"],
+        "--dropout nan: expected": ["image.npy", "text.npy", "--dropout", "nan"],
     }
     for message, words in cases.items():
         with pytest.raises(ValueError, match=message) as caught:
             call(monkeypatch, "fit", *words)
         assert "\n" not in str(caught.value)
+
+
+def test_where_nothing_can_be_written_is_said_before_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**given: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("scripts.align.tempfile.TemporaryFile", refuse)
+    with pytest.raises(ValueError, match=r"nothing can be written to \. \(Permission denied\)"):
+        call(monkeypatch, "fit", "image.npy", "text.npy")
+
+
+def test_rows_of_the_second_file_on_both_sides_are_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("scripts.align.MIN_STEPS", 5)
+    call(monkeypatch, "fit", "image.npy", "text.npy", *SMALL)
+    assert "trained on in another pair" not in capsys.readouterr().out
+    np.save("classes.npy", np.load("text.npy")[np.arange(400) % 10])
+    call(monkeypatch, "fit", "image.npy", "text=classes.npy", *SMALL)
+    said = capsys.readouterr().out
+    assert "40 of the 40 held-out pairs have a row of text that was trained on" in said
 
 
 def test_report_of_what_cannot_be_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +203,25 @@ def test_report_of_what_cannot_be_compared(folder: Path, monkeypatch: pytest.Mon
     save_weights(head.frozen(), "light", "fp32")
     with pytest.raises(ValueError, match="light holds no MM-Align head"):
         call(monkeypatch, "report", "light", "image.npy", "text.npy")
+    np.save("none.npy", np.zeros((0, 16), np.float32))
+    with pytest.raises(ValueError, match=r"none\.npy is empty"):
+        call(monkeypatch, "report", "other", "none.npy", "text.npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "bias", "message"),
+    [
+        ("image", torch.ones(()), "head holds no MM-Align head: .* a vector"),
+        ("type", torch.ones(8), "head: 'type' cannot be the name of a modality"),
+        ("1st", torch.ones(8), "head: '1st' cannot be the name of a modality"),
+    ],
+)
+def test_a_head_of_another_kind_is_refused(
+    tmp_path: Path, name: str, bias: torch.Tensor, message: str
+) -> None:
+    tensors = {f"projections.{name}.weight": torch.ones(8, 16), f"projections.{name}.bias": bias}
+    with pytest.raises(ValueError, match=message):
+        load_head(tmp_path / "head", tensors)
 
 
 def test_the_command_ends_with_that_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,11 +165,38 @@ def test_data_without_captions_or_with_few_and_no_encoders_are_refused(
     with pytest.raises(ValueError, match="data bare has no captions to diagnose"):
         run(config(tmp_path, "Bare"))
     few = {"source": {"_target_": "toy_diagnosing.Source", "test": 89}}
-    with pytest.raises(ValueError, match="89 photographs, t-SNE"):
+    with pytest.raises(
+        ValueError, match=r"toy has too few photographs .*: 89 .*choose data=flickr8k"
+    ):
+        run(config(tmp_path, data=few))
+    few = {"source": {"_target_": "toy_diagnosing.Source", "train": 6}}
+    with pytest.raises(ValueError, match=r"data toy has 12 pairs .* need at least 13; choose"):
         run(config(tmp_path, data=few))
     with pytest.raises(TeacherError, match="no encoders to map between: give distill=packaged"):
         run(config(tmp_path, distill={}))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pairs": "foo"}, "pairs=foo: expected a whole number"),
+        ({"pairs": 1.5}, "pairs=1.5: expected a whole number"),
+        ({"pairs": True}, "pairs=True: expected a whole number"),
+        ({"pairs": -1}, "pairs=-1: maps of these encoders need at least pairs=13$"),
+        ({"pairs": 1}, "pairs=1: maps of these encoders need at least pairs=13$"),
+        ({"seed": "foo"}, "seed=foo: expected a whole number from 0 to"),
+        ({"seed": -1}, "seed=-1: expected a whole number"),
+        ({"export": 3}, r"export=3: expected a path, such as export=\./3"),
+        ({"distill": {"store": 3}}, r"distill.store=3: expected a path"),
+        ({"out": 3}, "out=3: expected a path"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(
+    toy: Any, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(config(tmp_path, **changes))
 
 
 @pytest.mark.parametrize("data", ["flickr8k", "emoji"])

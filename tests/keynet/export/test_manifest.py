@@ -54,8 +54,17 @@ def test_an_export_of_before_has_no_code_blocks(content: dict[str, Any]) -> None
         (lambda c: c["key_space"].update(_target_="os"), "unknown field '_target_' in key_space"),
         (
             lambda c: c.update(code_blocks={"image": [0, 65]}),
-            "bits 0 to 65; expected whole",
+            "'image' at bits 0 to 65; expected 'image' and 'text', whole bytes",
         ),
+        (lambda c: c.update(code_blocks={}), "code_blocks has nothing; expected"),
+        (lambda c: c.update(code_blocks={"image": [0, 32]}), "expected 'image' and 'text'"),
+        (lambda c: c.update(code_blocks={"image": [0, 32], "txt": [32, 64]}), "'txt' at bits 32"),
+        (lambda c: c.update(code_blocks={"image": [0, 24], "text": [32, 64]}), "bits 0 to 64"),
+        (lambda c: c.update(code_blocks={"image": [0, 40], "text": [32, 64]}), "bits 0 to 64"),
+        (lambda c: c.update(code_blocks={"image": [8, 32], "text": [32, 64]}), "bits 0 to 64"),
+        (lambda c: c.update(code_blocks={"image": [0, 32], "text": [32, 56]}), "bits 0 to 64"),
+        (lambda c: c.update(code_blocks={"image": [0, 28], "text": [28, 64]}), "whole bytes"),
+        (lambda c: c.update(code_blocks={"image": [0, 0], "text": [0, 64]}), "whole bytes"),
         (lambda c: c.update(code_blocks={"image": [0]}), r"code_blocks\['image'\] is \[0\]"),
         (lambda c: c.update(files=[]), r"files is \[\]; expected an object"),
         (lambda c: c.update(golden={}), r"golden is \{\}; expected a list"),
@@ -143,3 +152,11 @@ def test_thresholds_are_added_to_an_export(exported: Path, tmp_path: Path) -> No
     with pytest.raises(ArtefactError, match=r"thresholds\[0\] is for key space 'other'"):
         set_thresholds(folder, [replace(fixed, key_space="other")])
     assert read_manifest(folder).thresholds == [fixed, none]
+
+
+@pytest.mark.parametrize("image", [[0, 32], [32, 64]])
+def test_blocks_that_make_up_the_code_are_read(content: dict[str, Any], image: list[int]) -> None:
+    text = [32, 64] if image == [0, 32] else [0, 32]
+    content["code_blocks"] = {"image": image, "text": text}
+    blocks = parse_manifest(json.dumps(content)).code_blocks
+    assert blocks == {"image": tuple(image), "text": tuple(text)}

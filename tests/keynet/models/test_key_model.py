@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from aligners.concatenation import Concatenation
 from aligners.fusion import ResidualMLP, WeightedSum
 from aligners.mm_align import MMAlign
 from keynet.models.hash_head import HashHead
 from keynet.models.image_tower import ImageTower
 from keynet.models.key_model import KeyModel
+from keynet.models.modality_hash_head import ModalityHashHead
 from keynet.models.text_tower import TextTower
 from keynet.types import KeyOutput
 
@@ -146,3 +149,57 @@ def test_the_key_does_not_depend_on_the_batch(model: KeyModel) -> None:
 
 def test_widths_are_kept(model: KeyModel) -> None:
     assert (model.key_dim, model.num_bits) == (D, BITS)
+
+
+class Pictures(nn.Module):
+    num_features = 12
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1)[:, :12].float()
+
+
+def small(**parts: Any) -> KeyModel:
+    made: dict[str, Any] = {
+        "image_encoder": Pictures(),
+        "text_encoder": TextTower(vocab_size=50, width=8, depth=1, heads=2, max_tokens=8),
+        "image_adapter": nn.Identity(),
+        "aligner": MMAlign(input_dims={"image": 12, "text": 8}, key_dim=D),
+        "fusion": WeightedSum(key_dim=D),
+        "hash_head": HashHead(key_dim=D, bits=BITS),
+    }
+    return KeyModel(**(made | parts))
+
+
+def test_blocks_are_of_a_concatenation_alone() -> None:
+    head = ModalityHashHead(key_dim=D, bits=BITS)
+    with pytest.raises(ValueError, match="needs fusion=concatenation, not WeightedSum"):
+        small(hash_head=head)
+    blocks = {"image": (0, BITS // 2), "text": (BITS // 2, BITS)}
+    assert small(fusion=Concatenation(key_dim=D), hash_head=head).code_blocks == blocks
+    assert small().code_blocks is None
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"fusion": WeightedSum(key_dim=16)}, "fusion.key_dim=16 and hash_head.key_dim=32"),
+        (
+            {"aligner": MMAlign(input_dims={"image": 13, "text": 8}, key_dim=D)},
+            "image encoder gives 12 features and the aligner takes 13; set encoder.dims.image=12",
+        ),
+        (
+            {"aligner": MMAlign(input_dims={"image": 12, "text": 9}, key_dim=D)},
+            "text encoder gives 8 features and the aligner takes 9",
+        ),
+    ],
+)
+def test_widths_that_do_not_fit_are_one_line(part: dict[str, nn.Module], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small(**part)
+
+
+@pytest.mark.parametrize("fusion", [WeightedSum(key_dim=D), Concatenation(key_dim=D)])
+def test_an_aligner_of_another_width_is_one_line(fusion: nn.Module) -> None:
+    model = small(fusion=fusion, aligner=MMAlign(input_dims={"image": 12, "text": 8}, key_dim=24))
+    with pytest.raises(ValueError, match=r"are 24 .*wide.*aligner\.key_dim"):
+        model(*batch())

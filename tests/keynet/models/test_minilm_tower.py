@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from keynet.models.minilm_tower import (
     FrozenMiniLM,
@@ -12,6 +12,7 @@ from keynet.models.minilm_tower import (
     packaged_tokenizer,
     word_pieces,
 )
+from keynet.preprocess import Preprocessor
 
 TEXTS = ["a dog runs across the snow", "two children", "is there a bicycle in the picture?"]
 
@@ -112,3 +113,27 @@ def test_the_frozen_one_refuses_another_tokenizer(frozen: FrozenMiniLM) -> None:
     other = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
     with pytest.raises(ValueError, match="reads its own word pieces"):
         frozen.adopt_vocabulary(other.to_str())
+
+
+def test_the_frozen_one_refuses_its_vocabulary_read_otherwise(frozen: FrozenMiniLM) -> None:
+    cased = word_pieces()
+    cased.normalizer = normalizers.BertNormalizer(lowercase=False)
+    for other in (cased, packaged_tokenizer()):
+        with pytest.raises(
+            ValueError, match=r"take encoder=packaged.*encoder\.tokenizer\._target_"
+        ):
+            frozen.adopt_vocabulary(other.to_str())
+
+
+def test_the_frozen_one_takes_its_tokenizer_as_data_hand_it_over(frozen: FrozenMiniLM) -> None:
+    frozen.adopt_vocabulary(Preprocessor(16, word_pieces(), 64).tokenizer_json)
+    padding = word_pieces()
+    padding.enable_padding()
+    padding.enable_truncation(8)
+    frozen.adopt_vocabulary(padding.to_str())
+
+
+@pytest.mark.parametrize("max_tokens", [0, 512])
+def test_texts_of_more_tokens_than_minilm_reads_are_refused(max_tokens: int) -> None:
+    with pytest.raises(ValueError, match=f"max_tokens={max_tokens}: expected 1 to 511; .*: 504$"):
+        MiniLMTower(vocab_size=3, max_tokens=max_tokens, depth=1, pretrained=False)

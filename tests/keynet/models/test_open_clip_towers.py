@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from keynet.models.lora import merged
 from keynet.models.open_clip_towers import (
     OpenClipImageTower,
     OpenClipTextTower,
+    load_open_clip,
     open_clip_tokenizer,
 )
 
@@ -293,6 +295,30 @@ def test_no_weights_at_all_are_refused(make: Make) -> None:
     (Path(model.removeprefix("local-dir:")) / "open_clip_model.safetensors").unlink()
     with pytest.raises(ValueError, match="cannot be read"):
         text_tower(model)
+
+
+@pytest.mark.parametrize("function", ["create_model", "get_tokenizer"])
+def test_a_hub_that_is_not_there_is_one_line_with_its_cause(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, function: str
+) -> None:
+    def offline(*given: Any, **options: Any) -> Any:
+        logging.getLogger("huggingface_hub").warning("Retrying in 8s [Retry 5/5].")
+        logging.getLogger().error("Failed to download weights")
+        try:
+            raise ConnectionError("[Errno -2] Name or service not known")
+        except ConnectionError as error:
+            raise RuntimeError("the hub's long explanation " * 20) from error
+
+    monkeypatch.setattr(open_clip, function, offline)
+    cause = r"cannot be read \(the hub's .*…: \[Errno -2\] Name or service not known\); check"
+    with pytest.raises(ValueError, match=cause) as caught:
+        if function == "create_model":
+            load_open_clip("ViT-B-32", "laion2b_s34b_b79k")
+        else:
+            open_clip_tokenizer("ViT-B-32")
+    assert "\n" not in str(caught.value)
+    assert not caplog.records
+    assert logging.root.manager.disable == logging.NOTSET
 
 
 @pytest.mark.parametrize(
