@@ -95,6 +95,7 @@ ALIGNERS = Ablation(
     },
 )  # fmt: skip
 
+STRONG = ("augment.keys.strength=0.6", "augment.weight=4")
 AUGMENT = Ablation(
     student=(*FROZEN, "steps=300"),
     rows={
@@ -102,7 +103,12 @@ AUGMENT = Ablation(
         "more steps": Row((MORE,), start=MM_ALIGN),
         "Gaussian noise": Row((MORE, "augment=gaussian"), start=MM_ALIGN),
         "diffusion prior": Row((MORE, "augment=diffusion_prior"), start=MM_ALIGN),
+        "Gaussian noise, strong": Row((MORE, "augment=gaussian", *STRONG), start=MM_ALIGN),
+        "diffusion prior, strong": Row((MORE, "augment=diffusion_prior", *STRONG), start=MM_ALIGN),
         "perturbed inputs": Row((MORE, "data.perturbed=0.5"), start=MM_ALIGN),
+        "perturbed inputs, Gaussian noise, strong": Row(
+            (MORE, "data.perturbed=0.5", "augment=gaussian", *STRONG), start=MM_ALIGN
+        ),
     },
     perturbed=True,
 )
