@@ -96,6 +96,7 @@ ALIGNERS = Ablation(
 )  # fmt: skip
 
 STRONG = ("augment.keys.strength=0.6", "augment.weight=4")
+STRONGER = ("steps=200", "data.perturbed=1.0", "augment.keys.strength=0.8", "augment.weight=8")
 AUGMENT = Ablation(
     student=(*FROZEN, "steps=300"),
     rows={
@@ -108,6 +109,12 @@ AUGMENT = Ablation(
         "perturbed inputs": Row((MORE, "data.perturbed=0.5"), start=MM_ALIGN),
         "perturbed inputs, Gaussian noise, strong": Row(
             (MORE, "data.perturbed=0.5", "augment=gaussian", *STRONG), start=MM_ALIGN
+        ),
+        "all inputs perturbed, Gaussian noise, stronger": Row(
+            ("augment=gaussian", *STRONGER), start=MM_ALIGN
+        ),
+        "all inputs perturbed, diffusion prior, stronger": Row(
+            ("augment=diffusion_prior", *STRONGER), start=MM_ALIGN
         ),
     },
     perturbed=True,
