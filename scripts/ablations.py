@@ -102,14 +102,13 @@ AUGMENT = Ablation(
     rows={
         MM_ALIGN: Row(),
         "more steps": Row((MORE,), start=MM_ALIGN),
+        "200 more steps": Row(("steps=200",), start=MM_ALIGN),
         "Gaussian noise": Row((MORE, "augment=gaussian"), start=MM_ALIGN),
         "diffusion prior": Row((MORE, "augment=diffusion_prior"), start=MM_ALIGN),
+        "perturbed inputs": Row((MORE, "data.perturbed=0.5"), start=MM_ALIGN),
         "Gaussian noise, strong": Row((MORE, "augment=gaussian", *STRONG), start=MM_ALIGN),
         "diffusion prior, strong": Row((MORE, "augment=diffusion_prior", *STRONG), start=MM_ALIGN),
-        "perturbed inputs": Row((MORE, "data.perturbed=0.5"), start=MM_ALIGN),
-        "perturbed inputs, Gaussian noise, strong": Row(
-            (MORE, "data.perturbed=0.5", "augment=gaussian", *STRONG), start=MM_ALIGN
-        ),
+        "all inputs perturbed": Row(("steps=200", "data.perturbed=1.0"), start=MM_ALIGN),
         "all inputs perturbed, Gaussian noise, stronger": Row(
             ("augment=gaussian", *STRONGER), start=MM_ALIGN
         ),
