@@ -278,7 +278,7 @@ class DiffusionPrior(nn.Module):
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
-                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         except (OSError, SafetensorError) as error:
             raise ValueError(f"prior {path} cannot be read ({error})") from error
         if METADATA not in metadata:

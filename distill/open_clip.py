@@ -7,7 +7,6 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -16,8 +15,7 @@ from torch import Tensor
 from distill.pretrained import tokenizer_identity
 from distill.teacher import MODALITIES, FrozenTeacher, TeacherError
 from keynet.models.checkpoint import READ_ERRORS, one_line, require
-
-SCHEMES = ("hf-hub:", "local-dir:")
+from keynet.models.open_clip_towers import check_source
 
 
 class OpenClipTeacher(FrozenTeacher):
@@ -39,7 +37,10 @@ class OpenClipTeacher(FrozenTeacher):
 
     def __init__(self, *, name: str, model: str, pretrained: str | None = None) -> None:
         open_clip = require("open_clip")
-        _check_source(name, model, pretrained, open_clip)
+        try:
+            check_source(model, pretrained, open_clip)
+        except ValueError as error:
+            raise TeacherError(f"teacher {name}: {error}") from error
         shown = model if pretrained is None else f"{model} with {pretrained}"
         try:
             with warnings.catch_warnings():
@@ -84,34 +85,6 @@ class OpenClipTeacher(FrozenTeacher):
         network: Any = self.module
         features: Tensor = network.encode_text(inputs["tokens"])
         return features
-
-
-def _check_source(name: str, model: str, pretrained: str | None, open_clip: Any) -> None:
-    """Refuse what open_clip would ignore, guess or leave random."""
-    if model.startswith(SCHEMES):
-        if pretrained is not None:
-            raise TeacherError(
-                f"teacher {name}: pretrained={pretrained} beside model={model}, which has its "
-                "weights with it; leave pretrained out"
-            )
-        return
-    if model not in open_clip.list_models():
-        raise TeacherError(
-            f"teacher {name}: open_clip knows no model {model}; see open_clip.list_models(), or "
-            "give hf-hub:ORG/REPO or local-dir:FOLDER"
-        )
-    tags = open_clip.list_pretrained_tags_by_model(model)
-    if pretrained in tags:
-        return
-    if pretrained is not None and (Path(pretrained).exists() or "/" in pretrained):
-        raise TeacherError(
-            f"teacher {name}: pretrained={pretrained} is a file, which says nothing of its "
-            "preprocessing; put open_clip_config.json beside it and give model=local-dir:FOLDER"
-        )
-    raise TeacherError(
-        f"teacher {name}: pretrained={pretrained}, expected a tag of {model}: "
-        + (", ".join(tags) or "it has none")
-    )
 
 
 def _tokenizer_identity(tokenizer: Any) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def load_open_clip(model: str, pretrained: str | None) -> Any:
         ValueError: When there are no such weights, or not all of them.
     """
     open_clip = require("open_clip")
-    _check_source(model, pretrained, open_clip)
+    check_source(model, pretrained, open_clip)
     try:
         with _quiet(), warnings.catch_warnings():
             # Else weights run under an activation that they were not trained with.
@@ -205,7 +205,7 @@ def _reason(error: BaseException) -> str:
     return one_line(error) if first is error else f"{one_line(error)}: {one_line(first)}"
 
 
-def _check_source(model: str, pretrained: str | None, open_clip: Any) -> None:
+def check_source(model: str, pretrained: str | None, open_clip: Any) -> None:
     """Refuse what open_clip would ignore, guess or leave random."""
     if model.startswith(SCHEMES):
         if pretrained is not None:
