@@ -20,7 +20,6 @@ from data.perturbed import perturbed
 from keynet.evaluation.baselines import require_packages
 from keynet.evaluation.evaluate import evaluate
 from keynet.evaluation.output import write_evaluation
-from keynet.export.exporter import export_key_model
 from keynet.export.loader import load_key_model
 from keynet.training.config import explained, register
 from keynet.training.progress import Progress, quiet
@@ -38,8 +37,8 @@ def run(cfg: DictConfig) -> None:
     log.info("run directory %s; stopped, it goes on with run_dir=%s", folder, folder)
     pl.seed_everything(cfg.seed, workers=True)
     options = instantiate(cfg.evaluation, _convert_="all")
-    if options["baseline_image_size"] is not None:
-        require_packages()
+    require_packages(options["baseline_image_size"])
+    export_key_model = instantiate(cfg.export)
     parts = dict(model=cfg.model, losses=cfg.loss, distillation=cfg.distill, augment=cfg.augment)
     module = instantiate(cfg.module)(**{name: instantiate(part) for name, part in parts.items()})
     data = instantiate(cfg.data)
@@ -52,7 +51,6 @@ def run(cfg: DictConfig) -> None:
             ModelCheckpoint(folder / "checkpoints", "last", enable_version_counter=False),
             Progress(),
         ],
-        log_every_n_steps=10,
     )
     try:
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)

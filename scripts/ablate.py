@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from keynet.evaluation.ablation import paired_difference
+from keynet.evaluation.sweep_plot import sweep_png
 from keynet.training.config import explained, register
 from keynet.training.module import ADAPTER
 from keynet.training.progress import quiet
@@ -161,6 +162,9 @@ def main() -> None:
             log.info("%d of %d: %s, seed %d: %s", number + 1, 3 * len(rows), name, seed, shown)
     Console(width=200).print(tabulated(data, found))
     print(f"results: {results}")
+    if table.swept:
+        (root / "sweep.png").write_bytes(swept(table, found))
+        print(f"plot: {root / 'sweep.png'}")
 
 
 def _append(results: Path, line: str) -> None:
@@ -170,6 +174,17 @@ def _append(results: Path, line: str) -> None:
         results.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
     with results.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
+
+
+def swept(table: Ablation, found: dict[str, list[Run]]) -> bytes:
+    """Return the plot of a table that tries values of one setting."""
+    hits = {row: [run["replay_hit_rate"] for run in runs] for row, runs in found.items()}
+    return sweep_png(
+        {value: hits[row] for row, value in table.swept.items()},
+        {row: rates for row, rates in hits.items() if row not in table.swept},
+        setting=next(iter(table.swept)).split()[0],
+        figure="hit rate at 1 % false hits",
+    )
 
 
 def tabulated(data: str, found: dict[str, list[Run]]) -> Table:

@@ -31,6 +31,7 @@ class Ablation(NamedTuple):
         served: Whether hits at a calibrated threshold are measured, which takes half a minute.
         perturbed: Whether flips under perturbations are.
         drift: Judged instead on a stream that goes from the first of these vendors to the second.
+        swept: Value of the setting that a row tries, by row: drawn as a curve.
     """
 
     student: tuple[str, ...]
@@ -39,6 +40,7 @@ class Ablation(NamedTuple):
     served: bool = True
     perturbed: bool = False
     drift: tuple[str, str] | None = None
+    swept: dict[str, float] = {}  # noqa: RUF012 - read only
 
 
 ONE = "distill/objectives=feature"  # a teacher of one modality has no similarities between both
@@ -118,12 +120,14 @@ AUGMENT = Ablation(
     },
     perturbed=True,
 )
+ALPHA = (0.6, 0.0, 0.2, 0.4, 0.8, 1.0)  # the first is the spec's
 ALPHAS = Ablation(
     student=(*FROZEN, "steps=150", "fusion=qformer", TOKENS),
     rows={
         f"alpha {alpha}": Row((f"fusion.alpha={alpha}",))
-        for alpha in (0.6, 0.0, 0.2, 0.4, 0.8, 1.0, "learned", "alignment")
+        for alpha in (*ALPHA, "learned", "alignment")
     },
+    swept={f"alpha {alpha}": alpha for alpha in ALPHA},
 )
 BOTH = "module.trained=[image_adapter,aligner.projections.text]"
 AFTER = (MORE, "data.source.hold_out_vendor=twemoji", "adapter=low_rank")

@@ -12,7 +12,7 @@ TRAINING = (
 RUNTIME = (
     "keynet", "keynet.types", "keynet.pictures", "keynet.preprocess", "keynet.export.manifest",
     "keynet.export.loader", "keynet.export.verify", "keynet.cache.scope", "keynet.cache.threshold",
-    "keynet.cache.modality_distance",
+    "keynet.cache.modality_distance", "keynet.hashing", "keynet.hashing.cpu",
     "keynet.replay.closed_loop", "keynet.replay.orders",
 )  # fmt: skip
 

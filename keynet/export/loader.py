@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import overload
 
@@ -20,6 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from keynet.cache.scope import scope_digest
+from keynet.export.graphs import read_torchscript, torchscript
 from keynet.export.manifest import (
     HASH,
     MODEL,
@@ -57,7 +55,7 @@ def load_key_model(folder: str | Path, device: str | torch.device = "cpu") -> Ke
     contents = read_files(folder, manifest)
     encoder = KeyEncoder(
         manifest,
-        read_graph(contents[MODEL], place),
+        read_torchscript(contents[MODEL], place),
         _preprocessor(manifest, contents[TOKENIZER]),
         _hash_matrix(contents[HASH], manifest.key_space),
         place,
@@ -95,7 +93,7 @@ class KeyEncoder:
         self.golden_flips = 0
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         # Folds BatchNorm into the convolutions: 1.4 times as fast on a CPU, keys within 3e-7.
-        with _torchscript():
+        with torchscript():
             self._model = torch.jit.freeze(model)
 
     @property
@@ -323,27 +321,6 @@ def _device(device: str | torch.device) -> torch.device:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device {str(device)!r} is not available here ({reason})") from error
     return place
-
-
-@contextmanager
-def _torchscript() -> Iterator[None]:
-    """TorchScript is what this format ships; torch warns wherever it is used."""
-    with warnings.catch_warnings():
-        for category in (FutureWarning, DeprecationWarning):
-            warnings.filterwarnings("ignore", r"`torch\.jit", category)
-        yield
-
-
-def read_graph(content: bytes, device: torch.device) -> torch.jit.ScriptModule:
-    """Return the graph of an export; ArtefactError where it is no TorchScript."""
-    try:
-        with _torchscript():
-            model = torch.jit.load(io.BytesIO(content), map_location=device)  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise ArtefactError(f"{MODEL} is no TorchScript that loads here ({reason})") from error
-    assert isinstance(model, torch.jit.ScriptModule)
-    return model.eval()
 
 
 def _preprocessor(manifest: Manifest, tokenizer: bytes) -> Preprocessor:

@@ -19,6 +19,7 @@ MANIFEST = "manifest.json"
 MODEL = "model.ts.pt"
 TOKENIZER = "tokenizer.json"
 HASH = "hash.safetensors"
+PT2, ONNX = "model.pt2", "model.onnx"  # the same graph in further formats
 REQUIRED_FILES = (MODEL, TOKENIZER, HASH)
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 

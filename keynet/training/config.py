@@ -41,6 +41,7 @@ class Config:
     model: Any
     loss: Any
     augment: Any
+    export: Any
     distill: Any
     module: Any
     trainer: Any

@@ -122,14 +122,17 @@ def test_the_fingerprint_changes_with_weights_settings_and_vocabulary(
     ("forward", "message"),
     [
         # A Python number from the sample batch: right there, wrong at any other size.
-        (lambda o, b: o._replace(key=torch.roll(o.key, int(b[0].shape[0]), 1)), "keys differ"),
+        (
+            lambda o, b: o._replace(key=torch.roll(o.key, int(b[0].shape[0]), 1)),
+            "keys of model.ts.pt differ",
+        ),
         (
             lambda o, b: o._replace(logits=o.logits * (1 - 2 * int(b[2].shape[1] != 8))),
-            "bits of the traced model",
+            "bits of the codes of model.ts.pt",
         ),
         (lambda o, b: o._replace(logits=o.logits + 1), "logits differ from W key"),
         (lambda o, b: o._replace(key=o.key * 2, logits=o.logits * 2), "differ|norms"),
-        (lambda o, b: o._replace(key=o.key * torch.nan), "keys differ by nan"),
+        (lambda o, b: o._replace(key=o.key * torch.nan), "differ by nan"),
     ],
 )
 def test_a_trace_that_is_not_the_model_is_not_published(

@@ -18,7 +18,7 @@ def test_a_sound_export_prints_a_line_for_each_check(
     assert len(lines) == 7
     assert all(line.startswith("ok  ") for line in lines)
     assert lines[0] == "ok    manifest: tiny v1, 16 numbers, 64 bits"
-    assert lines[-1] == "ok    golden: 3 requests, 0 bits differ on cpu"
+    assert lines[-1] == "ok    model.ts.pt: 3 golden requests, 0 bits differ on cpu"
 
 
 def test_each_failing_file_is_named(

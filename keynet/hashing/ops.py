@@ -1,0 +1,231 @@
+"""The hashing ops: declared once, so that they pass through torch.compile and torch.export.
+
+``torch.ops.keynet.hash_keys`` and its neighbours run what suits the device and check nothing; the
+functions here check what they are given and say what is wrong with it. ``reference`` is their
+definition.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keynet.types import CODE_BITS
+
+VARIABLE = "KEYNET_HASHING"
+BACKENDS = {
+    "reference": "keynet.hashing.reference",
+    "cpu": "keynet.hashing.cpu",
+    "triton": "keynet.hashing.triton_kernels",
+}
+log = logging.getLogger(__name__)
+
+_library: Any = torch.library  # has no types
+_LIBRARY = _library.Library("keynet", "DEF")
+_LIBRARY.define("hash_keys(Tensor keys, Tensor weight, Tensor bias) -> (Tensor, Tensor)")
+_LIBRARY.define(
+    "hamming_search(Tensor queries, Tensor codes, int k, int radius, "
+    "Tensor? query_scopes=None, Tensor? code_scopes=None) -> (Tensor, Tensor)"
+)
+_LIBRARY.define("cosine_rerank(Tensor queries, Tensor vectors, Tensor candidates) -> Tensor")
+
+
+@cache
+def backend(device: str) -> ModuleType:
+    """Return what runs the ops on a kind of device, ``cpu`` or ``cuda``; chosen once, and logged.
+
+    The environment's KEYNET_HASHING=reference, cpu or triton overrides the choice.
+
+    Raises:
+        ValueError: The environment names another.
+    """
+    given = os.environ.get(VARIABLE)
+    if given is not None and given not in BACKENDS:
+        raise ValueError(f"{VARIABLE}={given}: expected one of {', '.join(BACKENDS)}")
+    name = given or ("cpu" if device == "cpu" else "triton")
+    try:
+        module = importlib.import_module(BACKENDS[name])
+    except ModuleNotFoundError as error:
+        if given or error.name != "triton":
+            raise
+        name, module = "reference", importlib.import_module(BACKENDS["reference"])
+        log.warning("triton is not installed: codes on %s are searched by plain torch", device)
+    log.info("hashing ops on %s: %s", device, name)
+    return module
+
+
+def hash_keys(keys: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the codes uint8 [B, K/8] of keys: the signs of ``W (x / |x|) + b``, packed.
+
+    On a GPU this waits for the result, to see that no key is zero; ``torch.ops.keynet.hash_keys``
+    does not, and returns the norms beside the codes.
+
+    Args:
+        keys: [B, D], float32, bfloat16 or float16.
+        weight: W float32 [K, D].
+        bias: b float32 [K].
+
+    Raises:
+        ValueError: Shapes or types do not fit, or a key is zero, NaN or infinite.
+    """
+    if keys.dim() != 2 or not keys.is_floating_point() or keys.dtype == torch.float64:
+        raise ValueError(f"keys are {_kind(keys)}; expected float32 or half precision [B, D]")
+    if weight.dim() != 2 or weight.shape[1] != keys.shape[1] or bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"weight is {_kind(weight)} and bias {_kind(bias)}; "
+            f"expected [K, {keys.shape[1]}] and [K], as keys are {_kind(keys)}"
+        )
+    if weight.shape[0] not in CODE_BITS or not weight.dtype == bias.dtype == torch.float32:
+        raise ValueError(
+            f"weight is {_kind(weight)} and bias {_kind(bias)}; "
+            f"expected float32 and K one of {CODE_BITS}"
+        )
+    codes, norms = torch.ops.keynet.hash_keys(keys, weight, bias)
+    least, greatest = norms.aminmax() if len(norms) else (1.0, 1.0)
+    if not (0 < float(least) and float(greatest) < torch.inf):  # false for NaN
+        row = int(((norms > 0) & torch.isfinite(norms)).int().argmin())
+        raise ValueError(
+            f"key {row} has norm {float(norms[row])}; a key that is zero or not finite has no code"
+        )
+    found: Tensor = codes
+    return found
+
+
+def words(codes: Tensor) -> Tensor:
+    """Return codes uint8 [N, K/8] as words int32 [N, K/32], without copying.
+
+    On a GPU a store of codes is searched at full speed where words of one place lie side by side:
+    ``words(codes).T.contiguous().T``.
+
+    Raises:
+        ValueError: They are no codes.
+    """
+    if codes.dtype != torch.uint8 or codes.dim() != 2 or 8 * codes.shape[1] not in CODE_BITS:
+        raise ValueError(f"codes are {_kind(codes)}; expected uint8 [N, K/8], K of {CODE_BITS}")
+    if len(codes) == 0:  # an empty array has no strides to view
+        return codes.new_empty((0, codes.shape[1] // 4), dtype=torch.int32)
+    return codes.contiguous().view(torch.int32)
+
+
+def hamming_search(
+    queries: Tensor,
+    codes: Tensor,
+    k: int,
+    radius: int | None = None,
+    query_scopes: Tensor | None = None,
+    code_scopes: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the k nearest codes: distances int32 [Q, k] and indices int64 [Q, k].
+
+    Ordered by distance, then by index. Places that no code takes, where fewer are there, within
+    the radius and of the scope, have index -1 and distance K + 1.
+
+    Args:
+        queries: int32 [Q, K/32]; see ``words``.
+        codes: int32 [N, K/32].
+        k: How many.
+        radius: Greatest distance; None is any.
+        query_scopes: int32 [Q]; a query finds codes of its scope alone. None: all are one scope.
+        code_scopes: int32 [N].
+
+    Raises:
+        ValueError: Shapes, types or settings do not fit.
+    """
+    for name, given in (("queries", queries), ("codes", codes)):
+        if given.dtype != torch.int32 or given.dim() != 2 or 32 * given.shape[1] not in CODE_BITS:
+            wanted = ", ".join(str(bits // 32) for bits in CODE_BITS)
+            raise ValueError(
+                f"{name} are {_kind(given)}; expected int32 words [N, K/32], K/32 one of {wanted}"
+            )
+    if queries.shape[1] != codes.shape[1]:
+        raise ValueError(f"queries are {_kind(queries)}, codes {_kind(codes)}; of different widths")
+    if k < 1:
+        raise ValueError(f"k={k}: expected at least 1")
+    bits = 32 * codes.shape[1]
+    if radius is not None and radius < 0:
+        raise ValueError(f"radius={radius}: expected 0 to {bits}, or None for any")
+    if (query_scopes is None) != (code_scopes is None):
+        raise ValueError("query_scopes and code_scopes go together; give both or neither")
+    for name, scopes, rows in (
+        ("query_scopes", query_scopes, queries),
+        ("code_scopes", code_scopes, codes),
+    ):
+        if scopes is not None and (scopes.dtype != torch.int32 or scopes.shape != rows.shape[:1]):
+            raise ValueError(f"{name} are {_kind(scopes)}; expected int32 [{rows.shape[0]}]")
+    reach = bits if radius is None else min(radius, bits)
+    found: tuple[Tensor, Tensor] = torch.ops.keynet.hamming_search(
+        queries, codes, k, reach, query_scopes, code_scopes
+    )
+    return found
+
+
+def cosine_rerank(queries: Tensor, vectors: Tensor, candidates: Tensor) -> Tensor:
+    """Return the cosines float32 [Q, C] of queries with the vectors of their candidates.
+
+    Args:
+        queries: [Q, D], float32 or half precision, of any norm.
+        vectors: [N, D], float32 or half precision, of any norm.
+        candidates: int64 [Q, C], rows of ``vectors``; -1 gives -inf.
+
+    Raises:
+        ValueError: Shapes or types do not fit.
+    """
+    if queries.dim() != 2 or vectors.dim() != 2 or queries.shape[1] != vectors.shape[1]:
+        raise ValueError(
+            f"queries are {_kind(queries)}, vectors {_kind(vectors)}; expected [Q, D] and [N, D]"
+        )
+    if candidates.dtype != torch.int64 or candidates.shape[:-1] != queries.shape[:1]:
+        raise ValueError(
+            f"candidates are {_kind(candidates)}; expected int64 [{queries.shape[0]}, C]"
+        )
+    found: Tensor = torch.ops.keynet.cosine_rerank(queries, vectors, candidates)
+    return found
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _run(op: str) -> Any:
+    def run(first: Tensor, *others: Any) -> Any:
+        return getattr(backend(first.device.type), op)(first, *others)
+
+    return run
+
+
+def _fake_hash_keys(keys: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    codes = keys.new_empty((keys.shape[0], weight.shape[0] // 8), dtype=torch.uint8)
+    return codes, keys.new_empty(keys.shape[:1], dtype=torch.float32)
+
+
+def _fake_hamming_search(
+    queries: Tensor,
+    codes: Tensor,
+    k: int,
+    radius: int,
+    query_scopes: Tensor | None = None,
+    code_scopes: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    shape = (queries.shape[0], k)
+    return queries.new_empty(shape), queries.new_empty(shape, dtype=torch.int64)
+
+
+def _fake_cosine_rerank(queries: Tensor, vectors: Tensor, candidates: Tensor) -> Tensor:
+    return queries.new_empty(candidates.shape, dtype=torch.float32)
+
+
+for _op, _fake in (
+    ("hash_keys", _fake_hash_keys),
+    ("hamming_search", _fake_hamming_search),
+    ("cosine_rerank", _fake_cosine_rerank),
+):
+    for _device in ("CPU", "CUDA"):
+        _LIBRARY.impl(_op, _run(_op), _device)
+    _library.register_fake(f"keynet::{_op}", _fake, lib=_LIBRARY)

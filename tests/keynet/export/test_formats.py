@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from keynet.export.exporter import export_key_model, exporter
+from keynet.export.formats import further_formats
+from keynet.export.graphs import read_graph, refuse_pickle
+from keynet.export.manifest import (
+    MODEL,
+    ONNX,
+    PT2,
+    ArtefactError,
+    FileEntry,
+    read_manifest,
+    write_manifest,
+)
+from keynet.export.verify import main
+from keynet.preprocess import Preprocessor
+from keynet.types import KeyOutput, Request
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory,
+    model: Any,
+    preprocessor: Preprocessor,
+    golden: list[Request],
+) -> Path:
+    """An export in every format; copy it to change it."""
+    folder = tmp_path_factory.mktemp("formats") / "export"
+    exporter(["pt2", "onnx"])(model, preprocessor, folder, "tiny", 1, golden)
+    return folder
+
+
+@pytest.fixture
+def copied(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "export"))
+
+
+def replaced(folder: Path, name: str, content: bytes) -> None:
+    """Put another file there, with the manifest telling its digest."""
+    (folder / name).write_bytes(content)
+    manifest = read_manifest(folder)
+    entry = FileEntry(hashlib.sha256(content).hexdigest(), len(content))
+    write_manifest(replace(manifest, files={**manifest.files, name: entry}), folder)
+
+
+@pytest.mark.parametrize("name", [MODEL, PT2, ONNX])
+def test_every_format_gives_the_models_keys(
+    name: str, whole: Path, model: Any, preprocessor: Preprocessor, requests: list[Request]
+) -> None:
+    graph = read_graph(name, (whole / name).read_bytes())
+    for count in (1, 2, 7, 64):
+        batch = preprocessor(requests[:count])
+        with torch.inference_mode():
+            wanted = model(*batch[:4])
+        got = graph(*batch[:4])
+        assert isinstance(got, KeyOutput)
+        for mine, theirs in zip(wanted, got, strict=True):
+            assert mine.shape == theirs.shape and mine.dtype == theirs.dtype
+            assert torch.allclose(mine, theirs, atol=1e-5, equal_nan=True)
+        certain = wanted.logits.abs() > 1e-4
+        assert torch.equal((wanted.logits >= 0)[certain], (got.logits >= 0)[certain])
+
+
+def test_the_same_model_gives_the_same_files_without_paths_of_this_machine(
+    whole: Path, model: Any, preprocessor: Preprocessor, golden: list[Request], tmp_path: Path
+) -> None:
+    exporter(["pt2", "onnx"])(model, preprocessor, tmp_path / "again", "tiny", 1, golden)
+    for name in (PT2, ONNX):
+        content = (whole / name).read_bytes()
+        assert content == (tmp_path / "again" / name).read_bytes()
+        assert str(ROOT).encode() not in content and b"site-packages" not in content
+
+
+def test_verify_runs_every_format(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(whole)]) == 0
+    last = capsys.readouterr().out.splitlines()[-3:]
+    assert last == [
+        f"ok    {n}: 3 golden requests, 0 bits differ on cpu" for n in (MODEL, PT2, ONNX)
+    ]
+
+
+def test_verify_says_what_it_could_not_run(
+    whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert main([str(whole)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("skip  model.onnx runs on onnxrunt")
+
+
+def negated(model: Any) -> nn.Module:
+    class Negated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(
+            self, images: Tensor, image_mask: Tensor, tokens: Tensor, token_mask: Tensor
+        ) -> tuple[Tensor, ...]:
+            output = self.model(images, image_mask, tokens, token_mask)
+            return tuple(output._replace(logits=-output.logits))
+
+    return Negated().eval()
+
+
+def swapped(model: Any, preprocessor: Preprocessor, name: str) -> bytes:
+    batch = preprocessor([Request(text="a b"), Request(text="c")])
+    names = [name.rpartition(".")[2]]
+    return further_formats(negated(model), tuple(batch[:4]), 32, names)[name]
+
+
+def truncated(model: Any, preprocessor: Preprocessor, name: str) -> bytes:
+    content = swapped(model, preprocessor, name)
+    return content[: len(content) // 2]
+
+
+def foreign(model: Any, preprocessor: Preprocessor, name: str) -> bytes:
+    return b"no graph at all"
+
+
+@pytest.mark.parametrize("name", [PT2, ONNX])
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [(swapped, "192 bits differ"), (truncated, "is no "), (foreign, "is no ")],
+)
+def test_another_graph_with_a_matching_digest_fails(
+    name: str,
+    made: Callable[..., bytes],
+    reason: str,
+    copied: Path,
+    model: Any,
+    preprocessor: Preprocessor,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    replaced(copied, name, made(model, preprocessor, name))
+    assert main([str(copied)]) == 1
+    failed = [x for x in capsys.readouterr().out.splitlines() if x.startswith("FAIL")]
+    assert len(failed) == 1 and name in failed[0] and reason in failed[0]
+
+
+def test_pickled_objects_are_refused_unread(whole: Path) -> None:
+    program = torch.export.export(nn.Linear(2, 2), (torch.zeros(1, 2),))
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)  # with its sample inputs
+    with pytest.raises(ArtefactError, match="pickled objects"):
+        refuse_pickle(buffer.getvalue())
+    refuse_pickle((whole / PT2).read_bytes())
+
+
+def test_a_graph_that_keeps_the_sample_batch_is_refused(
+    model: Any, preprocessor: Preprocessor, golden: list[Request], tmp_path: Path
+) -> None:
+    class Kept(type(model)):  # type: ignore[misc]
+        def forward(self, *batch: Tensor) -> KeyOutput:
+            output = super().forward(*batch)
+            if batch[0].shape[0] == 3:
+                return output._replace(logits=output.logits + 0.0)
+            return output
+
+    kept = Kept(300)
+    with pytest.raises(ArtefactError, match=r"torch\.export cannot take the model's graph"):
+        export_key_model(kept, preprocessor, tmp_path / "e", "tiny", 1, golden, formats=["pt2"])
+    assert not (tmp_path / "e").exists()
+
+
+def test_a_format_that_is_not_there_is_said_before_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ValueError, match="'tflite'; expected some of pt2, onnx"):
+        exporter(["tflite"])
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ValueError, match=r"needs onnxruntime; install it with: pip install"):
+        exporter(["onnx"])
