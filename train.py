@@ -51,6 +51,7 @@ def run(cfg: DictConfig) -> None:
             ModelCheckpoint(folder / "checkpoints", "last", enable_version_counter=False),
             Progress(),
         ],
+        log_every_n_steps=10,
     )
     try:
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)

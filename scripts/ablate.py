@@ -53,7 +53,8 @@ def composed(table: Ablation, row: Row, given: Sequence[str], seed: int) -> Dict
 
 def described(cfg: DictConfig) -> str:
     """Return what tells one run from another."""
-    return OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [k for k in cfg if k != "run_dir"]))
+    told = [key for key in cfg if key not in ("run_dir", "export")]  # nothing is exported
+    return OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, told))
 
 
 def folder_of(root: Path, name: str, cfg: DictConfig) -> Path:
