@@ -61,6 +61,22 @@ def test_a_run_leaves_report_export_and_latest(trained: Path) -> None:
     assert "easy-VQA by Victor Zhou" in (latest / "report.html").read_text()
 
 
+def test_every_format_of_a_run_gives_the_codes_of_its_model(trained: Path) -> None:
+    run = RUNS + "/first"
+    program = [sys.executable, "-m", "scripts.parity", f"run={trained / run}", "data=easy_vqa"]
+    done = subprocess.run(
+        [*program, "data.source.fold=dev", "requests=24"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((trained / run / "export" / "manifest.json").read_text())
+    found = {one["variant"]: one["flipped_certain_bits"] for one in manifest["parity"]}
+    exact = ("batch 1", "batch 7", "2 threads", "model.ts.pt", "model.ts.pt, frozen", "model.pt2")
+    assert [found[name] for name in exact] == [0] * 6
+    assert {"bf16", "fp16"} <= set(found)
+    assert "a search radius of" in done.stdout
+
+
 def test_the_export_loads_and_encodes(trained: Path) -> None:
     from keynet import Request, load_key_model
 

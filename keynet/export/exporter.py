@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from keynet.export.formats import check_formats, further_formats
 from keynet.export.graphs import read_graph
+from keynet.export.int8 import round_weights
 from keynet.export.loader import current_versions, load_key_model
 from keynet.export.manifest import (
     FORMAT,
@@ -48,15 +49,18 @@ from keynet.models.lora import merged
 from keynet.preprocess import Preprocessor
 from keynet.types import KeyOutput, KeySpace, Request, RequestBatch
 
+WEIGHTS = ("float32", "int8")
 KEY_TOLERANCE = 1e-5
 # Of the mean size of a logit: nearer to zero, rounding may give either sign.
 SIGN_TOLERANCE = 1e-4
 
 
-def exporter(formats: Sequence[str]) -> Callable[..., Manifest]:
-    """Return ``export_key_model`` with these formats, checked before anything is trained."""
+def exporter(formats: Sequence[str], weights: str) -> Callable[..., Manifest]:
+    """Return ``export_key_model`` with these settings, checked before anything is trained."""
     check_formats(formats)
-    return partial(export_key_model, formats=tuple(formats))
+    if weights not in WEIGHTS:
+        raise ValueError(f"export.weights={weights!r}: expected one of {', '.join(WEIGHTS)}")
+    return partial(export_key_model, formats=tuple(formats), weights=weights)
 
 
 def export_key_model(
@@ -68,6 +72,7 @@ def export_key_model(
     golden: Sequence[Request],
     attribution: Sequence[str] = (),
     formats: Sequence[str] = (),
+    weights: str = "float32",
 ) -> Manifest:
     """Export a key model and return its manifest.
 
@@ -83,6 +88,7 @@ def export_key_model(
             zero is left out, as another processor may give it another code.
         attribution: One line for each source of data or weights that asks for one.
         formats: Further formats of the graph beside TorchScript: ``pt2``, ``onnx``.
+        weights: ``int8`` rounds them, which makes another key space and a quarter of the file.
 
     Raises:
         ValueError: A format is not known, or its packages are not installed.
@@ -95,6 +101,8 @@ def export_key_model(
     check_formats(formats)
     frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     merged(frozen)
+    if weights == "int8":
+        round_weights(frozen)
     space = KeySpace(
         name=name,
         version=version,

@@ -206,9 +206,10 @@ class KeyEncoder:
             raise ValueError(f"batch_size is {batch_size}; give a positive number")
         for first in range(0, len(requests), batch_size):
             batch = self.preprocessor(requests[first : first + batch_size], first=first)
-            yield slice(first, first + len(batch.images)), self._run(*batch[:4])
+            yield slice(first, first + len(batch.images)), self.run(*batch[:4])
 
-    def _run(self, images: Tensor, image_mask: Tensor, tokens: Tensor, mask: Tensor) -> KeyOutput:
+    def run(self, images: Tensor, image_mask: Tensor, tokens: Tensor, mask: Tensor) -> KeyOutput:
+        """Return what the model makes of a preprocessed batch, on its device."""
         batch = [t.to(self.device) for t in (images, image_mask, tokens, mask)]
         with torch.inference_mode():
             return KeyOutput(*self._model(*batch))

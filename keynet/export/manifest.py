@@ -98,6 +98,29 @@ class Golden:
 
 
 @dataclass(frozen=True)
+class Parity:
+    """How codes differ from those of the model, on one processor, where something else runs it.
+
+    Args:
+        variant: What runs it: a file of the export, a precision, a batch size.
+        requests: Compared.
+        flipped_bits: Share of all bits.
+        flipped_certain_bits: How many of them have |logit| >= 1e-4: more than rounding.
+        changed_codes: Share of codes with a flipped bit.
+        most_flips: Flipped bits of the code with most of them.
+        margin: Greatest |logit| among flipped bits.
+    """
+
+    variant: str
+    requests: int
+    flipped_bits: float
+    flipped_certain_bits: int
+    changed_codes: float
+    most_flips: int
+    margin: float
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything about an export but the weights."""
 
@@ -111,6 +134,12 @@ class Manifest:
     created_by: dict[str, str]
     # Bits of each modality, first and end, where a code has such: its prefixes are then no codes.
     code_blocks: dict[str, tuple[int, int]] | None = None
+    parity: list[Parity] | None = None
+
+    @property
+    def parity_radius(self) -> int:
+        """Hamming radius that covers what any two of these flip; 0: none was measured."""
+        return sum(sorted(found.most_flips for found in self.parity or [])[-2:])
 
     def __post_init__(self) -> None:
         space = self.key_space
@@ -217,6 +246,17 @@ def set_thresholds(folder: str | Path, thresholds: Sequence[StoredThreshold]) ->
         ArtefactError: When a threshold is for another key space, or the folder is not writable.
     """
     manifest = replace(read_manifest(folder), thresholds=list(thresholds))
+    write_manifest(manifest, folder)
+    return manifest
+
+
+def set_parity(folder: str | Path, parity: Sequence[Parity]) -> Manifest:
+    """Replace what an export says of its codes' parity and return its new manifest.
+
+    Raises:
+        ArtefactError: When the folder is not writable.
+    """
+    manifest = replace(read_manifest(folder), parity=list(parity))
     write_manifest(manifest, folder)
     return manifest
 

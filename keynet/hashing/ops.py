@@ -89,7 +89,7 @@ def hash_keys(keys: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         )
     codes, norms = torch.ops.keynet.hash_keys(keys, weight, bias)
     least, greatest = norms.aminmax() if len(norms) else (1.0, 1.0)
-    if not (0 < float(least) and float(greatest) < torch.inf):  # false for NaN
+    if not (float(least) > 0 and float(greatest) < torch.inf):  # false for NaN
         row = int(((norms > 0) & torch.isfinite(norms)).int().argmin())
         raise ValueError(
             f"key {row} has norm {float(norms[row])}; a key that is zero or not finite has no code"

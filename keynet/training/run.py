@@ -12,8 +12,8 @@ import torch
 import yaml
 
 CONFIG = "config.yaml"
-# What may differ between a run and its continuation: it changes no key.
-FREE = ("run_dir", "evaluation", "num_workers", "store", "features")
+# What may differ between a run and its continuation: it changes no weight that is trained.
+FREE = ("run_dir", "evaluation", "export", "num_workers", "store", "features")
 # What torch.load raises for bytes that are no checkpoint of torch's, by what is wrong with them.
 UNREADABLE = (
     RuntimeError, EOFError, OSError, TypeError, ValueError, AttributeError, LookupError,

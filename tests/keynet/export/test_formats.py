@@ -41,7 +41,7 @@ def whole(
 ) -> Path:
     """An export in every format; copy it to change it."""
     folder = tmp_path_factory.mktemp("formats") / "export"
-    exporter(["pt2", "onnx"])(model, preprocessor, folder, "tiny", 1, golden)
+    exporter(["pt2", "onnx"], "float32")(model, preprocessor, folder, "tiny", 1, golden)
     return folder
 
 
@@ -79,7 +79,7 @@ def test_every_format_gives_the_models_keys(
 def test_the_same_model_gives_the_same_files_without_paths_of_this_machine(
     whole: Path, model: Any, preprocessor: Preprocessor, golden: list[Request], tmp_path: Path
 ) -> None:
-    exporter(["pt2", "onnx"])(model, preprocessor, tmp_path / "again", "tiny", 1, golden)
+    exporter(["pt2", "onnx"], "float32")(model, preprocessor, tmp_path / "again", "tiny", 1, golden)
     for name in (PT2, ONNX):
         content = (whole / name).read_bytes()
         assert content == (tmp_path / "again" / name).read_bytes()
@@ -181,7 +181,7 @@ def test_a_format_that_is_not_there_is_said_before_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(ValueError, match="'tflite'; expected some of pt2, onnx"):
-        exporter(["tflite"])
+        exporter(["tflite"], "float32")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ValueError, match=r"needs onnxruntime; install it with: pip install"):
-        exporter(["onnx"])
+        exporter(["onnx"], "float32")
