@@ -74,7 +74,7 @@ def test_every_dependency_says_why() -> None:
 
 def test_runtime_dependencies_hold_nothing_that_trains() -> None:
     names = {Requirement(line).name for line in PROJECT["project"]["dependencies"]}
-    assert names == {"torch", "numpy", "pillow", "tokenizers", "safetensors"}
+    assert names == {"torch", "numpy", "pillow", "tokenizers", "safetensors", "faiss-cpu"}
 
 
 def test_gitignore_does_not_swallow_code() -> None:

@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import shutil
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +34,6 @@ from keynet.export.loader import current_versions, load_key_model
 from keynet.export.manifest import (
     FORMAT,
     HASH,
-    MANIFEST,
     MODEL,
     TOKENIZER,
     ArtefactError,
@@ -45,6 +43,8 @@ from keynet.export.manifest import (
     Preprocessing,
     write_manifest,
 )
+from keynet.export.publish import check_target, folder_beside, publish
+from keynet.hashing.aot import check_arches, compile_kernels
 from keynet.models.lora import merged
 from keynet.preprocess import Preprocessor
 from keynet.types import KeyOutput, KeySpace, Request, RequestBatch
@@ -55,12 +55,17 @@ KEY_TOLERANCE = 1e-5
 SIGN_TOLERANCE = 1e-4
 
 
-def exporter(formats: Sequence[str], weights: str) -> Callable[..., Manifest]:
+def exporter(
+    formats: Sequence[str], weights: str, kernels: Sequence[int]
+) -> Callable[..., Manifest]:
     """Return ``export_key_model`` with these settings, checked before anything is trained."""
     check_formats(formats)
+    check_arches(kernels)
     if weights not in WEIGHTS:
         raise ValueError(f"export.weights={weights!r}: expected one of {', '.join(WEIGHTS)}")
-    return partial(export_key_model, formats=tuple(formats), weights=weights)
+    return partial(
+        export_key_model, formats=tuple(formats), weights=weights, kernels=tuple(kernels)
+    )
 
 
 def export_key_model(
@@ -73,6 +78,7 @@ def export_key_model(
     attribution: Sequence[str] = (),
     formats: Sequence[str] = (),
     weights: str = "float32",
+    kernels: Sequence[int] = (),
 ) -> Manifest:
     """Export a key model and return its manifest.
 
@@ -89,6 +95,7 @@ def export_key_model(
         attribution: One line for each source of data or weights that asks for one.
         formats: Further formats of the graph beside TorchScript: ``pt2``, ``onnx``.
         weights: ``int8`` rounds them, which makes another key space and a quarter of the file.
+        kernels: Compute capabilities, 90 for 9.0, for which the hashing kernels are compiled.
 
     Raises:
         ValueError: A format is not known, or its packages are not installed.
@@ -97,7 +104,7 @@ def export_key_model(
         RequestError: When a golden request cannot become a key.
     """
     target = Path(folder)
-    _check_target(target)
+    check_target(target)
     check_formats(formats)
     frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     merged(frozen)
@@ -118,7 +125,7 @@ def export_key_model(
     for (file, graph), batch in product(graphs.items(), checks):
         _compare(frozen, file, graph, batch)
     golden_keys, golden_files = _golden(preprocessor, traced, golden)
-    temporary = _folder_beside(target)
+    temporary = folder_beside(target)
     try:
         weight, bias = hash_matrix(frozen)
         contents = {
@@ -126,6 +133,7 @@ def export_key_model(
             HASH: save_tensors({"weight": weight, "bias": bias}),
             TOKENIZER: preprocessor.tokenizer_json.encode(),
             **further,
+            **(compile_kernels(space.dim, space.bits, kernels) if kernels else {}),
             **golden_files,
         }
         manifest = Manifest(
@@ -143,11 +151,11 @@ def export_key_model(
             code_blocks=getattr(frozen, "code_blocks", None),
         )
         for file, content in contents.items():
-            (temporary / file).parent.mkdir(exist_ok=True)
+            (temporary / file).parent.mkdir(parents=True, exist_ok=True)
             (temporary / file).write_bytes(content)
         write_manifest(manifest, temporary)
         load_key_model(temporary)
-        _publish(temporary, target)
+        publish(temporary, target)
     except OSError as error:
         raise ArtefactError(f"{target} cannot be written ({error.strerror})") from error
     finally:
@@ -356,39 +364,3 @@ def _attribute(model: nn.Module, name: str) -> int:
     if not isinstance(value, int):
         raise TypeError(f"{type(model).__name__}.{name} is {value!r}; a key model has an int there")
     return value
-
-
-def _check_target(target: Path) -> None:
-    """Raise when something other than an export is in the way."""
-    if target.is_symlink():
-        raise ArtefactError(f"{target} is a link; give the folder itself")
-    if target.exists() and not target.is_dir():
-        raise ArtefactError(f"{target} is a file; give a folder")
-    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
-        raise ArtefactError(f"{target} holds files that are no export; give another folder")
-
-
-def _folder_beside(target: Path) -> Path:
-    """Return a new folder on the same disk, so that a rename publishes it."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-        folder.chmod(0o755)
-    except OSError as error:
-        raise ArtefactError(f"{target} cannot be written ({error.strerror})") from error
-    return folder
-
-
-def _publish(complete: Path, target: Path) -> None:
-    if not target.exists():
-        complete.rename(target)
-        return
-    retired = _folder_beside(target)
-    target.rename(retired / "export")
-    try:
-        complete.rename(target)
-    except OSError:
-        (retired / "export").rename(target)
-        raise
-    finally:
-        shutil.rmtree(retired, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 
 from keynet.export.graphs import read_graph
 from keynet.export.loader import KeyEncoder, golden_requests, load_key_model, read_file
-from keynet.export.manifest import MODEL, ONNX, PT2, ArtefactError, read_manifest
+from keynet.export.manifest import MODEL, ONNX, PT2, ArtefactError, Manifest, read_manifest
+from keynet.hashing.aot import FOLDER, INDEX
 
 
 def verify(folder: str | Path, device: str = "cpu") -> list[str]:
@@ -54,7 +56,32 @@ def verify(folder: str | Path, device: str = "cpu") -> list[str]:
                 report(False, str(error))
             except ModuleNotFoundError as error:
                 print(f"skip  {error}")
+    if INDEX in manifest.files:
+        try:
+            report(True, f"{FOLDER}: {_kernels(manifest, read_file(folder, manifest, INDEX))}")
+        except ArtefactError as error:
+            report(False, str(error))
     return failures
+
+
+def _kernels(manifest: Manifest, index: bytes) -> str:
+    """Return which kernels an export carries; each has its files, and the key space's widths."""
+    space = manifest.key_space
+    try:
+        content = json.loads(index)
+        widths = (content["dim"], content["bits"])
+        files = [kernel[kind] for kernel in content["kernels"] for kind in ("ptx", "cubin")]
+        targets = sorted({kernel["target"] for kernel in content["kernels"]})
+        names = {kernel["kernel"] for kernel in content["kernels"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtefactError(f"{INDEX} does not list kernels ({error!r}); export again") from error
+    if widths != (space.dim, space.bits):
+        raise ArtefactError(
+            f"{INDEX} is for keys and codes {widths} wide; expected {(space.dim, space.bits)}"
+        )
+    if missing := [file for file in files if file not in manifest.files]:
+        raise ArtefactError(f"{INDEX} names {missing[0]}, which files does not list; export again")
+    return f"{len(names)} kernels for {', '.join(targets)}"
 
 
 def _golden_flips(encoder: KeyEncoder, name: str, folder: str | Path) -> int:

@@ -38,12 +38,17 @@ def faiss() -> Any:
 
 def hash_keys(keys: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Return codes and norms; see ``reference``."""
-    rows = keys.detach().float().numpy()
-    norms = np.sqrt(np.einsum("bd,bd->b", rows, rows))
+    rows = _array(keys if keys.dtype == torch.float32 else keys.float())
+    norms = np.sqrt(np.vecdot(rows, rows))
     # W (x / |x|) + b >= 0, without the division: a key that is zero is for the caller to see.
     with np.errstate(invalid="ignore"):  # infinite keys, likewise
-        bits = rows @ weight.detach().numpy().T >= -bias.detach().numpy() * norms[:, None]
+        bits = rows @ _array(weight).T >= _array(bias) * -norms[:, None]
     return torch.from_numpy(np.packbits(bits, axis=1)), torch.from_numpy(norms)
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = (tensor.detach() if tensor.requires_grad else tensor).numpy()
+    return found
 
 
 def hamming_search(

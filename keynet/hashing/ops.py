@@ -1,14 +1,15 @@
 """The hashing ops: declared once, so that they pass through torch.compile and torch.export.
 
-``torch.ops.keynet.hash_keys`` and its neighbours run what suits the device and check nothing; the
-functions here check what they are given and say what is wrong with it. ``reference`` is their
-definition.
+In a graph they are ``torch.ops.keynet.hash_keys``, which returns the norms of the keys beside their
+codes, and its neighbours; those check nothing. The functions here say what is wrong with what they
+are given. Both run what suits the device; ``reference`` is their definition.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+import math
 import os
 from functools import cache
 from types import ModuleType
@@ -25,6 +26,7 @@ BACKENDS = {
     "cpu": "keynet.hashing.cpu",
     "triton": "keynet.hashing.triton_kernels",
 }
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 log = logging.getLogger(__name__)
 
 _library: Any = torch.library  # has no types
@@ -64,8 +66,7 @@ def backend(device: str) -> ModuleType:
 def hash_keys(keys: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return the codes uint8 [B, K/8] of keys: the signs of ``W (x / |x|) + b``, packed.
 
-    On a GPU this waits for the result, to see that no key is zero; ``torch.ops.keynet.hash_keys``
-    does not, and returns the norms beside the codes.
+    On a GPU this waits for the result, to see that no key is zero.
 
     Args:
         keys: [B, D], float32, bfloat16 or float16.
@@ -75,25 +76,25 @@ def hash_keys(keys: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     Raises:
         ValueError: Shapes or types do not fit, or a key is zero, NaN or infinite.
     """
-    if keys.dim() != 2 or not keys.is_floating_point() or keys.dtype == torch.float64:
+    if keys.dim() != 2 or keys.dtype not in FLOATS:
         raise ValueError(f"keys are {_kind(keys)}; expected float32 or half precision [B, D]")
-    if weight.dim() != 2 or weight.shape[1] != keys.shape[1] or bias.shape != weight.shape[:1]:
+    shape = weight.shape
+    if len(shape) != 2 or shape[1] != keys.shape[1] or bias.shape != shape[:1]:
         raise ValueError(
             f"weight is {_kind(weight)} and bias {_kind(bias)}; "
             f"expected [K, {keys.shape[1]}] and [K], as keys are {_kind(keys)}"
         )
-    if weight.shape[0] not in CODE_BITS or not weight.dtype == bias.dtype == torch.float32:
+    if shape[0] not in CODE_BITS or not weight.dtype == bias.dtype == torch.float32:
         raise ValueError(
             f"weight is {_kind(weight)} and bias {_kind(bias)}; "
             f"expected float32 and K one of {CODE_BITS}"
         )
-    codes, norms = torch.ops.keynet.hash_keys(keys, weight, bias)
-    least, greatest = norms.aminmax() if len(norms) else (1.0, 1.0)
-    if not (float(least) > 0 and float(greatest) < torch.inf):  # false for NaN
-        row = int(((norms > 0) & torch.isfinite(norms)).int().argmin())
-        raise ValueError(
-            f"key {row} has norm {float(norms[row])}; a key that is zero or not finite has no code"
-        )
+    codes, norms = backend(keys.device.type).hash_keys(keys, weight, bias)
+    for row, norm in enumerate(norms.tolist()):
+        if not 0 < norm < math.inf:  # false for NaN
+            raise ValueError(
+                f"key {row} has norm {norm}; a key that is zero or not finite has no code"
+            )
     found: Tensor = codes
     return found
 
@@ -160,7 +161,9 @@ def hamming_search(
         if scopes is not None and (scopes.dtype != torch.int32 or scopes.shape != rows.shape[:1]):
             raise ValueError(f"{name} are {_kind(scopes)}; expected int32 [{rows.shape[0]}]")
     reach = bits if radius is None else min(radius, bits)
-    found: tuple[Tensor, Tensor] = torch.ops.keynet.hamming_search(
+    if queries.device != codes.device:
+        raise ValueError(f"queries are on {queries.device}, codes on {codes.device}; move either")
+    found: tuple[Tensor, Tensor] = backend(codes.device.type).hamming_search(
         queries, codes, k, reach, query_scopes, code_scopes
     )
     return found
@@ -185,7 +188,7 @@ def cosine_rerank(queries: Tensor, vectors: Tensor, candidates: Tensor) -> Tenso
         raise ValueError(
             f"candidates are {_kind(candidates)}; expected int64 [{queries.shape[0]}, C]"
         )
-    found: Tensor = torch.ops.keynet.cosine_rerank(queries, vectors, candidates)
+    found: Tensor = backend(queries.device.type).cosine_rerank(queries, vectors, candidates)
     return found
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
 import shutil
 import sys
@@ -41,7 +42,7 @@ def whole(
 ) -> Path:
     """An export in every format; copy it to change it."""
     folder = tmp_path_factory.mktemp("formats") / "export"
-    exporter(["pt2", "onnx"], "float32")(model, preprocessor, folder, "tiny", 1, golden)
+    exporter(["pt2", "onnx"], "float32", [])(model, preprocessor, folder, "tiny", 1, golden)
     return folder
 
 
@@ -79,7 +80,9 @@ def test_every_format_gives_the_models_keys(
 def test_the_same_model_gives_the_same_files_without_paths_of_this_machine(
     whole: Path, model: Any, preprocessor: Preprocessor, golden: list[Request], tmp_path: Path
 ) -> None:
-    exporter(["pt2", "onnx"], "float32")(model, preprocessor, tmp_path / "again", "tiny", 1, golden)
+    exporter(["pt2", "onnx"], "float32", [])(
+        model, preprocessor, tmp_path / "again", "tiny", 1, golden
+    )
     for name in (PT2, ONNX):
         content = (whole / name).read_bytes()
         assert content == (tmp_path / "again" / name).read_bytes()
@@ -181,7 +184,40 @@ def test_a_format_that_is_not_there_is_said_before_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(ValueError, match="'tflite'; expected some of pt2, onnx"):
-        exporter(["tflite"], "float32")
+        exporter(["tflite"], "float32", [])
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ValueError, match=r"needs onnxruntime; install it with: pip install"):
-        exporter(["onnx"], "float32")
+        exporter(["onnx"], "float32", [])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_an_export_carries_kernels_and_verify_looks_for_each(
+    model: Any,
+    preprocessor: Preprocessor,
+    golden: list[Request],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "export"
+    exporter([], "float32", [90])(model, preprocessor, folder, "tiny", 1, golden)
+    assert main([str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "ok    kernels: 9 kernels for sm_90a"
+    manifest = read_manifest(folder)
+    lost = "kernels/sm_90/finish.cubin"
+    files = {name: entry for name, entry in manifest.files.items() if name != lost}
+    write_manifest(replace(manifest, files=files), folder)
+    assert main([str(folder)]) == 1
+    assert f"names {lost}, which files does not list" in capsys.readouterr().err
+    index = (folder / "kernels/kernels.json").read_bytes()
+    for content, reason in (
+        (index.replace(b'"bits": 64', b'"bits": 128', 1), "codes (16, 128) wide"),
+        (b"[]", "does not list kernels"),
+    ):
+        replaced(folder, "kernels/kernels.json", content)
+        assert main([str(folder)]) == 1
+        assert reason in capsys.readouterr().err
+
+
+def test_kernels_for_another_processor_are_refused_before_anything() -> None:
+    with pytest.raises(ValueError, match="kernels for 75: expected some of 80, 90, 100"):
+        exporter([], "float32", [75])

@@ -43,7 +43,7 @@ def test_an_export_in_int8_is_smaller_and_close(
     wide.table = nn.Embedding(20_000, model.key_dim)
     plain, small = tmp_path / "plain", tmp_path / "small"
     for folder, weights in ((plain, "float32"), (small, "int8")):
-        settings = ["pt2", "onnx"], weights
+        settings = ["pt2", "onnx"], weights, []
         exporter(*settings)(wide, preprocessor, folder, "tiny", 1, golden)
     for name in (MODEL, PT2, ONNX):
         assert (small / name).stat().st_size < 0.4 * (plain / name).stat().st_size
@@ -56,4 +56,4 @@ def test_an_export_in_int8_is_smaller_and_close(
 
 def test_other_weights_are_refused_before_anything() -> None:
     with pytest.raises(ValueError, match=r"export\.weights='int4': expected one of float32, int8"):
-        exporter([], "int4")
+        exporter([], "int4", [])

@@ -1,0 +1,99 @@
+"""Encode, hash and look up as one CUDA graph: a launch instead of hundreds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from keynet.hashing.ops import hamming_search, hash_keys, words
+from keynet.types import KeyOutput, RequestBatch
+
+WARM_UPS = 3  # kernels are compiled and the model's own buffers made before a graph is captured
+log = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """What a lookup returns of B requests."""
+
+    key: Tensor  # [B, D], unit norm
+    code: Tensor  # int32 words [B, K/32]
+    distances: Tensor  # int32 [B, k]
+    indices: Tensor  # int64 [B, k], rows of the store
+
+
+class CapturedLookup:
+    """Looks up batches of one size in a store; ``captured`` says whether as a CUDA graph.
+
+    On a GPU a call overwrites what the last one returned. Without one the same steps run in turn.
+
+    Args:
+        model: Images, image mask, tokens and token mask to ``KeyOutput``, or a tuple in its order.
+        hash_matrix: W float32 [K, D] and b float32 [K].
+        codes: int32 [N, K/32], the store; what is written into it later is found.
+        k: How many to find.
+        batch: Any batch of the size and device of those to come.
+        radius: Greatest distance; None is any.
+
+    Raises:
+        ValueError: Shapes or types do not fit, or a key of the batch is zero.
+    """
+
+    def __init__(
+        self,
+        model: Callable[[Tensor, Tensor, Tensor, Tensor], KeyOutput],
+        hash_matrix: tuple[Tensor, Tensor],
+        codes: Tensor,
+        k: int,
+        batch: RequestBatch,
+        radius: int | None = None,
+    ) -> None:
+        self._model, self._hash_matrix, self._codes = model, hash_matrix, codes
+        self._k, self._reach = k, 32 * codes.shape[1] if radius is None else radius
+        self._inputs = tuple(tensor.clone() for tensor in batch[:4])
+        self.captured = codes.device.type == "cuda"
+        with torch.inference_mode():
+            # Once by the functions that check; a lookup takes the ops, which do not wait.
+            key = KeyOutput(*model(*self._inputs)).key
+            hamming_search(words(hash_keys(key, *hash_matrix)), codes, k, radius)
+            if self.captured:
+                self._capture()
+            else:
+                log.warning("no CUDA device: lookups run step by step, not as a graph")
+
+    def __call__(self, batch: RequestBatch) -> Found:
+        """Return what was found; ValueError where the batch is of another shape or type."""
+        for name, given, own in zip(RequestBatch._fields, batch, self._inputs, strict=False):
+            if given.shape != own.shape or given.dtype != own.dtype:
+                raise ValueError(
+                    f"{name} are {given.dtype} {list(given.shape)}; this lookup is for "
+                    f"{own.dtype} {list(own.shape)}: pad the batch, or make another lookup"
+                )
+        with torch.inference_mode():
+            if not self.captured:
+                return self._steps(*(tensor.to(self._codes.device) for tensor in batch[:4]))
+            for own, given in zip(self._inputs, batch, strict=False):
+                own.copy_(given)
+            self._graph.replay()
+            return self._found
+
+    def _steps(self, *inputs: Tensor) -> Found:
+        key = KeyOutput(*self._model(*inputs)).key
+        code = words(torch.ops.keynet.hash_keys(key, *self._hash_matrix)[0])
+        found = torch.ops.keynet.hamming_search(code, self._codes, self._k, self._reach)
+        return Found(key, code, *found)
+
+    def _capture(self) -> None:
+        with torch.cuda.device(self._codes.device):
+            beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(beside):
+                for _ in range(WARM_UPS):
+                    self._steps(*self._inputs)
+            torch.cuda.current_stream().wait_stream(beside)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._found = self._steps(*self._inputs)
