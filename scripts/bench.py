@@ -4,6 +4,7 @@
 weights, in one process; the time of the models alone, no decoding and no tokenising for any.
 ``teachers``: what stored teacher embeddings cost a training step, and what asking would cost;
 takes the overrides of train.py. ``hash``: hashing of keys and search of codes (bench_hash.py).
+``index``: the cache's index of codes (bench_index.py).
 """
 
 import argparse
@@ -40,7 +41,7 @@ from keynet.evaluation.teacher_cost import (
 )
 from keynet.training.config import explained, register
 from keynet.training.progress import quiet
-from scripts import bench_hash
+from scripts import bench_hash, bench_index
 
 CONF = Path(__file__).parents[1] / "conf"
 STUDENTS = ("keynet_tiny", "keynet_small")
@@ -211,6 +212,7 @@ def parser() -> argparse.ArgumentParser:
     two.add_argument("--out", type=Path, default=Path("outputs/bench/teachers"))
     two.add_argument("overrides", nargs="*", help="as of train.py; default distill=packaged")
     bench_hash.add(commands)
+    bench_index.add(commands)
     return whole
 
 

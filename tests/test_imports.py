@@ -12,7 +12,8 @@ TRAINING = (
 RUNTIME = (
     "keynet", "keynet.types", "keynet.pictures", "keynet.preprocess", "keynet.export.manifest",
     "keynet.export.loader", "keynet.export.verify", "keynet.cache.scope", "keynet.cache.threshold",
-    "keynet.cache.modality_distance", "keynet.hashing", "keynet.hashing.cpu",
+    "keynet.cache.modality_distance", "keynet.cache.index", "keynet.hashing",
+    "keynet.hashing.capture", "keynet.hashing.cpu",
     "keynet.replay.closed_loop", "keynet.replay.orders",
 )  # fmt: skip
 

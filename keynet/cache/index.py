@@ -1,0 +1,393 @@
+"""The index of a cache: keys of one key space, found by code and ranked by cosine.
+
+Codes are searched whole while a scope holds few, and in inverted lists when it holds many: see
+``scope_codes``. With a folder the index is kept on disk and restored: see ``index_files``.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keynet.cache.index_files import IndexFiles
+from keynet.cache.index_log import REMOVE, SET, IndexFilesError
+from keynet.cache.key_rows import CodeIndexError, KeyRows, check_digest, entry_number, key_rows
+from keynet.cache.scope_codes import Found, ScopeCodes
+from keynet.types import CODE_BITS, Key, KeySpace
+
+__all__ = ["CodeIndex", "CodeIndexError", "IndexFilesError", "Neighbour"]
+
+QUERIES_AT_ONCE = 64  # their candidates' vectors are copied together
+SLOT_BITS = 40  # a place is the number of a scope and, in its lower bits, a slot
+OBJECTS = 64  # bytes of the two integers that are an entry and its place
+
+Longs = NDArray[np.int64]
+
+
+class Neighbour(NamedTuple):
+    """A stored entry near a key.
+
+    Args:
+        entry: As it was inserted.
+        distance: Differing bits of the codes.
+        cosine: Of the vectors, the stored one in half precision.
+    """
+
+    entry: int
+    distance: int
+    cosine: float
+
+
+class _Scope(NamedTuple):
+    number: int
+    digest: str
+    codes: ScopeCodes
+
+
+class CodeIndex:
+    """Entries by key; any number of threads may search and change it.
+
+    What a search finds was there at one moment of the search, in each scope; it misses nothing that
+    was there throughout, but where a scope is so large that its search is approximate. Calls that
+    change the index take turns; each does all that it was asked for, or raises and does nothing.
+
+    Args:
+        space: Key space of all keys.
+        folder: Where to keep it, made if missing; what is there is restored. None: in memory alone.
+
+    Raises:
+        CodeIndexError: The key space has widths that codes and vectors cannot have.
+        IndexFilesError: The folder is in use, damaged, of a newer format or of another key space.
+        OSError: The folder cannot be made, read or written.
+    """
+
+    def __init__(self, space: KeySpace, folder: str | Path | None = None) -> None:
+        if space.bits not in CODE_BITS or space.dim < 1:
+            raise CodeIndexError(
+                f"key space has {space.bits} bits and {space.dim} dimensions; "
+                f"expected bits one of {CODE_BITS}, and 1 dimension or more"
+            )
+        self.space = space
+        self._turn = threading.Lock()  # of writers
+        self._scopes: dict[str, _Scope] = {}
+        self._numbered: dict[int, _Scope] = {}
+        self._next_number = 0
+        self._places: dict[int, int] = {}
+        self._closed = False
+        self._files: IndexFiles | None = None
+        if folder is not None:
+            self._files = IndexFiles(Path(folder), space, self._turn)
+            try:
+                self._restore(self._files)
+            except BaseException:
+                self._files.close()
+                raise
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, entry: object) -> bool:
+        return entry in self._places
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def insert(self, entry: int, key: Key) -> None:
+        """Add one entry; see ``insert_many``."""
+        self.insert_many([entry], [key])
+
+    def insert_many(self, entries: Sequence[int], keys: Sequence[Key]) -> None:
+        """Add entries; many at once are many times faster than one by one.
+
+        Args:
+            entries: Numbers from 0 on that are not in the index.
+            keys: As many keys.
+
+        Raises:
+            ValueError: A key is of another key space.
+            CodeIndexError: A key or a number cannot be taken, or is there already.
+            OSError: The disk is full or broken.
+        """
+        if len(entries) != len(keys):
+            raise CodeIndexError(f"{len(entries)} entries and {len(keys)} keys; give one for each")
+        ids, rows = [entry_number(entry) for entry in entries], key_rows(self.space, keys)
+        with self._turn:
+            self._require_open()
+            twice = next((i for i in ids if i in self._places), None)
+            if twice is not None:
+                raise CodeIndexError(f"entry {twice} is in the index; replace it, or remove it")
+            if len(set(ids)) < len(ids):
+                twice = Counter(ids).most_common(1)[0][0]
+                raise CodeIndexError(f"entry {twice} is given twice; give each its own number")
+            scopes = [(self._scope(digest), at) for digest, at in _grouped(rows.scopes)]
+            for scope, at in scopes:
+                scope.codes.reserve(len(at))
+            self._write(SET, ids, rows, len(self._places) + len(ids))
+            numbers = np.array(ids, np.int64)
+            for scope, at in scopes:
+                self._extend(scope, numbers[at], rows.codes[at], rows.vectors[at])
+                scope.codes.grown()
+
+    def replace(self, entry: int, key: Key) -> None:
+        """Give an entry another key, of any scope.
+
+        Raises:
+            ValueError: The key is of another key space.
+            CodeIndexError: The key cannot be taken, or the entry is not there.
+            OSError: The disk is full or broken.
+        """
+        number, rows = entry_number(entry), key_rows(self.space, [key])
+        with self._turn:
+            self._require_open()
+            scope, slot = self._place(number, "replace")
+            target = self._scope(key.scope_digest)
+            if target is not scope:
+                target.codes.reserve(1)
+            self._write(SET, [number], rows, len(self._places))
+            if target is scope:
+                scope.codes.replace(slot, rows.codes[0], rows.vectors[0])
+            else:
+                self._drop(number, scope, slot)
+                self._extend(target, np.array([number]), rows.codes, rows.vectors)
+                target.codes.grown()
+
+    def remove(self, entry: int) -> None:
+        """Remove an entry.
+
+        Raises:
+            CodeIndexError: It is not there.
+            OSError: The disk is full or broken.
+        """
+        number = entry_number(entry)
+        with self._turn:
+            self._require_open()
+            scope, slot = self._place(number, "remove")
+            self._write(REMOVE, [number], None, len(self._places) - 1)
+            self._drop(number, scope, slot)
+
+    def search(
+        self,
+        key: Key,
+        k: int = 1,
+        radius: int | None = None,
+        candidates: int = 32,
+        scopes: Iterable[str] | None = None,
+    ) -> list[Neighbour]:
+        """Return the k nearest entries of one key; see ``search_many``."""
+        return self.search_many([key], k, radius, candidates, scopes)[0]
+
+    def search_many(
+        self,
+        keys: Sequence[Key],
+        k: int = 1,
+        radius: int | None = None,
+        candidates: int = 32,
+        scopes: Iterable[str] | None = None,
+    ) -> list[list[Neighbour]]:
+        """Return the k nearest entries of each key, by cosine, then by entry; fewer if there are.
+
+        Those with the nearest codes are the candidates; the cosine ranks them.
+
+        Args:
+            keys: What to look for.
+            k: How many to return.
+            radius: Greatest Hamming distance, 0 to K; None is any.
+            candidates: How many to rank, k of them at least. Of several at the same distance, any.
+            scopes: Digests of the scopes to search; None is the key's own.
+
+        Raises:
+            ValueError: A key is of another key space.
+            CodeIndexError: A key or a setting cannot be taken.
+        """
+        k, candidates = _at_least_one("k", k), _at_least_one("candidates", candidates)
+        bits = self.space.bits
+        within = bits if radius is None else operator.index(radius)
+        if not 0 <= within <= bits:
+            raise CodeIndexError(f"radius={radius}: expected 0 to {bits}, or None for any")
+        rows, reach = key_rows(self.space, keys), max(k, candidates)
+        self._require_open()
+        found: list[list[Neighbour]] = [[] for _ in keys]
+        for digests, asking in _asked(rows.scopes, scopes):
+            there = [s.codes for digest in digests if (s := self._scopes.get(digest)) is not None]
+            if not there:
+                continue
+            for first in range(0, len(asking), QUERIES_AT_ONCE):
+                at = asking[first : first + QUERIES_AT_ONCE]
+                parts = [codes.nearest(rows.codes[at], reach) for codes in there]
+                for number, row in enumerate(at):
+                    mine = [part.at(number) for part in parts]
+                    found[row] = _ranked(rows.vectors[row], mine, k, within, reach)
+        return found
+
+    def approximate(self, scope: str) -> bool:
+        """Return whether a search of the scope may miss what is there, since it is large."""
+        there = self._scopes.get(scope)
+        return there is not None and there.codes.approximate
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of memory, by estimate."""
+        codes = sum(scope.codes.nbytes for scope in list(self._scopes.values()))
+        return codes + sys.getsizeof(self._places) + OBJECTS * len(self._places)
+
+    def settle(self) -> None:
+        """Wait for what runs beside: building lists, compacting the files."""
+        for scope in list(self._scopes.values()):
+            scope.codes.join()
+        if self._files is not None:
+            self._files.join()
+
+    def flush(self) -> None:
+        """Return when all that was done is on the disk, and survives a power cut.
+
+        Raises:
+            OSError: The disk is broken; the index can be searched, and no longer be changed.
+        """
+        with self._turn:
+            self._require_open()
+            if self._files is not None:
+                self._files.flush()
+
+    def close(self) -> None:
+        """Flush, end what runs beside, let others open the folder; a second call does nothing.
+
+        Raises:
+            OSError: The disk is broken; the index is closed nevertheless.
+        """
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            scopes = list(self._scopes.values())
+        for scope in scopes:
+            scope.codes.stop()
+        for scope in scopes:
+            scope.codes.join()
+        if self._files is not None:
+            try:
+                with self._turn:
+                    self._files.flush()
+            finally:
+                self._files.close()
+
+    def _restore(self, files: IndexFiles) -> None:
+        for digest, count, parts in files.restore():
+            scope = self._scope(digest)
+            scope.codes.reserve(count)
+            for part in parts:
+                self._extend(scope, part["entry"], part["code"], part["vector"])
+            scope.codes.grown()
+
+    def _scope(self, digest: str) -> _Scope:
+        """Return a scope that is there, or a new one, which ``_extend`` makes known."""
+        there = self._scopes.get(digest)
+        if there is None:
+            codes = ScopeCodes(self.space.bits, self.space.dim, self._turn)
+            there = _Scope(self._next_number, digest, codes)
+            self._next_number += 1
+        return there
+
+    def _place(self, entry: int, what: str) -> tuple[_Scope, int]:
+        place = self._places.get(entry)
+        if place is None:
+            raise CodeIndexError(f"entry {entry} is not in the index; {what} what was inserted")
+        return self._numbered[place >> SLOT_BITS], place & ((1 << SLOT_BITS) - 1)
+
+    def _extend(
+        self, scope: _Scope, ids: Longs, codes: NDArray[np.uint8], vectors: NDArray[Any]
+    ) -> None:
+        slot = scope.codes.extend(ids, codes, vectors)
+        self._scopes[scope.digest] = self._numbered[scope.number] = scope
+        first = (scope.number << SLOT_BITS) + slot
+        self._places.update(zip(ids.tolist(), range(first, first + len(ids)), strict=True))
+
+    def _drop(self, entry: int, scope: _Scope, slot: int) -> None:
+        moved = scope.codes.remove(slot)
+        place = self._places.pop(entry)
+        if moved is not None:
+            self._places[moved] = place
+        if not len(scope.codes):
+            scope.codes.stop()
+            del self._scopes[scope.digest], self._numbered[scope.number]
+
+    def _write(self, what: int, ids: Sequence[int], rows: KeyRows | None, alive: int) -> None:
+        if self._files is None or not ids:
+            return
+        records = self._files.new(len(ids))
+        records["entry"], records["operation"] = ids, what
+        if rows is not None:
+            digests = np.frombuffer(bytes.fromhex("".join(rows.scopes)), np.uint8)
+            records["scope"] = digests.reshape(len(ids), -1)
+            records["code"], records["vector"] = rows.codes, rows.vectors
+        self._files.append(records, alive)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise CodeIndexError("index is closed; open it again")
+
+
+def _ranked(
+    vector: NDArray[np.float32], parts: Sequence[Found], k: int, radius: int, reach: int
+) -> list[Neighbour]:
+    """Return the k best of one query's candidates, found in one scope or more."""
+    found = parts[0]
+    if len(parts) > 1:
+        found = Found(*map(np.concatenate, zip(*parts, strict=True)))
+        # An entry that was moved to another scope meanwhile may have been found in both.
+        kept = np.sort(np.unique(found.entries, return_index=True)[1])
+        kept = kept[np.argsort(found.distances[kept], kind="stable")[:reach]]
+        found = found.at(kept)
+    distances, entries, halves = found.at(found.distances <= radius)
+    vectors = halves.astype(np.float32)
+    # Row by row: a matrix product rounds equal rows differently, and ties are broken by entry.
+    norms = np.sqrt(np.vecdot(vectors, vectors) * np.vecdot(vector, vector))
+    cosines = np.vecdot(vectors, vector) / norms
+    best = np.lexsort((entries, -cosines))[:k]
+    columns = (column[best].tolist() for column in (entries, distances, cosines))
+    return [Neighbour(*row) for row in zip(*columns, strict=True)]
+
+
+def _asked(
+    own: Sequence[str], scopes: Iterable[str] | None
+) -> Iterator[tuple[Iterable[str], list[int]]]:
+    """Yield digests of scopes, and the rows that ask for them."""
+    if scopes is None:
+        yield from (([digest], at) for digest, at in _grouped(own))
+        return
+    if isinstance(scopes, str):
+        raise CodeIndexError(f"scopes={scopes!r}: expected several digests; give [{scopes!r}]")
+    digests = dict.fromkeys(scopes)  # each once
+    for digest in digests:
+        check_digest(digest)
+    yield digests, list(range(len(own)))
+
+
+def _grouped(digests: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
+    rows: dict[str, list[int]] = {}
+    for at, digest in enumerate(digests):
+        rows.setdefault(digest, []).append(at)
+    yield from rows.items()
+
+
+def _at_least_one(name: str, value: SupportsIndex) -> int:
+    number = operator.index(value)
+    if number < 1:
+        raise CodeIndexError(f"{name}={number}: expected at least 1")
+    return number

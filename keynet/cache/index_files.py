@@ -1,0 +1,368 @@
+"""The folder of an index: a journal of what was done, and snapshots that it is compacted to.
+
+``<n>.journal`` continues ``<n>.snapshot``, which holds what the logs before it came to; 0 has no
+snapshot. The format of both is that of ``index_log``. ``lock`` keeps a second writer out.
+
+* **Acknowledged** is what the operating system has taken: an index restored after its process was
+  killed holds every call that returned, of the call under way a part or nothing. What ``flush``
+  has returned for, and ``close``, is on the disk, and there after a power cut too.
+* **A last record half written** is cut off, with a line in the log. Damage before sound records is
+  no interrupted write: opening refuses, and says how to keep what stands before it.
+* **Compaction** runs beside the index once the logs hold twice as many records as are alive. The
+  generation before stays: if a snapshot is damaged, the one before and both journals give all of
+  what it held, and a line in the log says so. The disk holds at most about five times the entries.
+* **A full disk** fails the call, which then has changed nothing, neither in memory nor on disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keynet.cache.index_log import (
+    HEADER,
+    DamagedError,
+    IndexFilesError,
+    Records,
+    any_sound,
+    first_damaged,
+    header,
+    last_settings,
+    raw_bytes,
+    read_log,
+    record_type,
+    seal,
+    take,
+)
+from keynet.types import KeySpace
+
+COMPACT_FROM = 4096  # dead records in the logs, beside as many as are alive, before a compaction
+AT_ONCE = 1 << 14  # records read or written at a time
+log = logging.getLogger(__name__)
+
+
+class IndexFiles:
+    """Journal and snapshots of one index, which is their only writer.
+
+    Args:
+        folder: Made where it is missing.
+        space: Key space of the index.
+        turn: The lock that the index's writers hold while they call ``append``.
+
+    Raises:
+        IndexFilesError: The folder is in use, damaged, of a newer format or of another key space.
+        OSError: The folder cannot be made, read or written.
+    """
+
+    def __init__(self, folder: Path, space: KeySpace, turn: threading.Lock) -> None:
+        self.folder, self._space, self._turn = folder, space, turn
+        self._kind = record_type(space)
+        self._broken = ""  # why nothing may be written any more
+        self._compaction: threading.Thread | None = None
+        self._stopped = threading.Event()
+        self._journal, self._number, self._base = -1, 0, 0
+        self._end = 0  # bytes of the journal
+        self._held = 0  # records in snapshot and journals
+        self._compact_at = 0
+        self._restored: list[Records] = []
+        with _explained(folder, "opened"):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(folder)
+        try:
+            with _explained(folder, "opened"):
+                self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def restore(self) -> Iterator[tuple[str, int, Iterator[Records]]]:
+        """Yield each scope's digest, its number of entries, and their records in parts."""
+        records, self._restored = self._restored, []
+        places = last_settings(records)
+        scopes = np.concatenate([part["scope"] for part in records]).view("<u8")[places]  # [n, 2]
+        if len(places) and (scopes != scopes[0]).any():
+            order = np.lexsort((scopes[:, 1], scopes[:, 0]))
+            places, scopes = places[order], scopes[order]
+        starts = np.flatnonzero((np.diff(scopes, axis=0) != 0).any(1)) + 1
+        for first, end in pairwise([0, *starts.tolist(), len(places)] if len(places) else []):
+            yield scopes[first].tobytes().hex(), end - first, _parts(records, places[first:end])
+
+    def new(self, count: int) -> Records:
+        """Return empty records, to fill and append."""
+        return np.zeros(count, self._kind)
+
+    def append(self, records: Records, alive: int) -> None:
+        """Write records to the journal, all or none; the caller holds the lock of writers.
+
+        Args:
+            records: From ``new``, filled but for their CRC.
+            alive: Entries of the index once they are written.
+
+        Raises:
+            OSError: The disk is full or broken.
+        """
+        self._check()
+        seal(records)
+        raw = raw_bytes(records)
+        try:
+            with _explained(self.folder, "written"):
+                _write(self._journal, raw)
+        except OSError:
+            try:
+                os.ftruncate(self._journal, self._end)
+            except OSError as error:
+                self._broken = f"a half-written record could not be cut off ({error.strerror})"
+            raise
+        self._end += len(raw)
+        self._held += len(records)
+        if self._held > self._compact_at and self._held > 2 * alive + COMPACT_FROM:
+            self._compact_at = self._held + alive + COMPACT_FROM  # should this one fail
+            self._start_compaction()
+
+    def flush(self) -> None:
+        """Return when all that was appended is on the disk; the caller holds the lock of writers.
+
+        Raises:
+            OSError: The disk is broken; nothing can be written any more.
+        """
+        self._check()
+        self._sync()
+
+    def join(self) -> None:
+        """Wait for a compaction that is on; the caller does not hold the lock of writers."""
+        if self._compaction is not None:
+            self._compaction.join()
+
+    def close(self) -> None:
+        """End a compaction, close the files, let others open the folder; flushes nothing.
+
+        The caller does not hold the lock of writers.
+        """
+        self._stopped.set()
+        self.join()
+        for handle in (self._journal, self._lock):
+            if handle >= 0:
+                os.close(handle)
+        self._journal = self._lock = -1
+
+    def _check(self) -> None:
+        if self._broken:
+            raise OSError(
+                errno.EIO,
+                f"index is no longer written: {self._broken}; close it and open it again",
+                str(self.folder),
+            )
+
+    def _sync(self) -> None:
+        try:
+            with _explained(self.folder, "flushed"):
+                os.fsync(self._journal)
+        except OSError as error:
+            # The kernel forgets which pages it failed to write: a later fsync would succeed.
+            self._broken = f"an earlier flush failed ({os.strerror(error.errno or 0)})"
+            raise
+
+    def _open(self) -> None:
+        """Read the logs, cut off what is half written, and open the journal."""
+        for left in self.folder.glob("*.tmp"):
+            left.unlink()
+        journals, snapshots = self._numbers("journal"), self._numbers("snapshot")
+        if not journals and not snapshots:
+            self._create(self._path(0, "journal"), [header(self._space)])
+            journals = [0]
+        newest = max(snapshots, default=0)
+        for number in range(newest, max([newest, *journals]) + 1):
+            if number not in journals:
+                raise IndexFilesError(
+                    f"{self.folder} lacks {number}.journal; restore the folder from a copy, or "
+                    "remove it to start empty"
+                )
+        self._base, base = self._sound_base(snapshots, journals)
+        self._number = journals[-1]
+        read = [self._read_journal(number) for number in range(self._base, self._number + 1)]
+        self._restored = read if base is None else [base, *read]
+        last = self._path(self._number, "journal")
+        self._end = last.stat().st_size
+        self._journal = os.open(last, os.O_WRONLY | os.O_APPEND)
+        self._held = sum(map(len, self._restored))
+        if self._base != newest:  # a damaged one, to be written anew
+            self._start_compaction()
+
+    def _sound_base(self, snapshots: list[int], journals: list[int]) -> tuple[int, Records | None]:
+        """Return the newest snapshot that is sound and whose journals are there, or 0 and None."""
+        damage: list[str] = []
+        for number in reversed(sorted({0, *snapshots})):
+            if not set(range(number, journals[-1] + 1)) <= set(journals):
+                break
+            found = None
+            if number in snapshots:
+                path = self._path(number, "snapshot")
+                try:
+                    found = read_log(path, self._space).records
+                    if (record := first_damaged(found)) is not None:
+                        raise DamagedError(f"{path} is damaged at record {record}")
+                except DamagedError as error:
+                    damage.append(str(error))
+                    continue
+            for line in damage:
+                log.warning("%s: restored from the snapshot before; nothing is lost", line)
+            return number, found
+        raise IndexFilesError(
+            f"{damage[0]}, and no older snapshot is whole; restore the folder from a copy, or "
+            "remove it to start empty"
+        )
+
+    def _read_journal(self, number: int) -> Records:
+        """Return a journal's sound records, or refuse what is no interrupted write."""
+        path, size = self._path(number, "journal"), self._kind.itemsize
+        found = read_log(path, self._space)
+        bad = first_damaged(found.records)
+        kept = len(found.records) if bad is None else bad
+        end = path.stat().st_size - found.loose - (len(found.records) - kept) * size
+        if bad is not None and any_sound(found.records[bad:]):
+            raise DamagedError(
+                f"{path} is damaged at record {bad} and sound behind it, which is no interrupted "
+                f"write; restore the folder from a copy, or keep the {bad} records before the "
+                f"damage and lose the others: truncate -s {end} '{path}'"
+            )
+        lost = path.stat().st_size - end
+        if lost and number != self._number:
+            raise DamagedError(
+                f"{path} lacks its end, which the journals after it build on; restore the folder "
+                "from a copy, or remove it to start empty"
+            )
+        if lost:
+            log.warning("%s: cut off %d bytes of a record that was half written", path, lost)
+            os.truncate(path, end)
+        return found.records[:kept]
+
+    def _start_compaction(self) -> None:
+        self._compaction = threading.Thread(target=self._compacted, name="keynet-compaction")
+        self._compaction.start()
+
+    def _compacted(self) -> None:
+        """Begin a new journal, and write what the logs before it come to as its snapshot."""
+        try:
+            self._sync()  # most of the work, while others write
+            with self._turn:
+                if self._stopped.is_set():
+                    return
+                self._sync()
+                number = self._number + 1
+                self._create(self._path(number, "journal"), [header(self._space)])
+                handle = os.open(self._path(number, "journal"), os.O_WRONLY | os.O_APPEND)
+                os.close(self._journal)
+                self._journal, self._end, self._number = handle, HEADER, number
+            self._write_snapshot(number)
+        except OSError as error:
+            log.warning("%s could not be compacted (%s): the journal goes on", self.folder, error)
+        except DamagedError as error:
+            log.warning("%s could not be compacted: %s", self.folder, error)
+
+    def _write_snapshot(self, number: int) -> None:
+        """Write snapshot ``number`` from the snapshot in use and its journals; drop older ones."""
+        paths = [self._path(n, "journal") for n in range(self._base, number)]
+        if self._path(self._base, "snapshot").exists():
+            paths.insert(0, self._path(self._base, "snapshot"))
+        records = [read_log(path, self._space).records for path in paths]
+        for path, part in zip(paths, records, strict=True):
+            if (record := first_damaged(part)) is not None:  # sound when it was opened
+                raise DamagedError(f"{path} is damaged at record {record}")
+        places = last_settings(records)
+        parts = (part.tobytes() for part in _parts(records, places))
+        head = header(self._space, len(places))
+        if not self._create(self._path(number, "snapshot"), chain([head], parts)):
+            return
+        with self._turn:
+            before, self._base = self._base, number
+            self._held -= sum(map(len, records)) - len(places)
+            self._compact_at = 0
+        for kind in ("snapshot", "journal"):
+            for old in self._numbers(kind):
+                if old < before or (kind == "snapshot" and before < old < number):
+                    self._path(old, kind).unlink(missing_ok=True)
+
+    def _create(self, path: Path, content: Iterable[bytes]) -> bool:
+        """Make a file, whole or not at all; return False if the index was closed meanwhile."""
+        temporary = path.with_suffix(".tmp")
+        try:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                for part in content:
+                    if self._stopped.is_set():
+                        return False
+                    _write(handle, memoryview(part))
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            os.replace(temporary, path)
+            _sync_folder(self.folder)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return True
+
+    def _numbers(self, kind: str) -> list[int]:
+        found = (path.stem for path in self.folder.glob(f"*.{kind}"))
+        return sorted(int(name) for name in found if name.isdigit())
+
+    def _path(self, number: int, kind: str) -> Path:
+        return self.folder / f"{number}.{kind}"
+
+
+def _locked(folder: Path) -> int:
+    """Return the open lock file of a folder, locked for this process and all others."""
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        owner = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
+        os.close(handle)
+        who = "this process" if owner == str(os.getpid()) else f"process {owner}"
+        raise IndexFilesError(
+            f"{folder} is in use by an index of {who}; close that one, or choose another folder"
+        ) from error
+    os.ftruncate(handle, 0)
+    os.write(handle, f"{os.getpid()}\n".encode())
+    return handle
+
+
+def _write(handle: int, raw: memoryview) -> None:
+    while raw:  # a disk that fills up takes a part first
+        raw = raw[os.write(handle, raw) :]
+
+
+def _parts(records: list[Records], places: NDArray[np.int64]) -> Iterator[Records]:
+    for first in range(0, len(places), AT_ONCE):
+        yield take(records, places[first : first + AT_ONCE])
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put names of new files on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _explained(folder: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"index cannot be {what} ({error.strerror or error}); free some space, or choose a "
+            "folder that can be written",
+            str(folder),
+        ) from error
