@@ -23,6 +23,7 @@ from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.report import write_report
 from keynet.export.exporter import fingerprint
 from keynet.export.graphs import Graph, read_graph
+from keynet.export.int8 import round_weights
 from keynet.export.loader import KeyEncoder, load_key_model, read_file
 from keynet.export.manifest import MODEL, ONNX, PT2, Parity, set_parity
 from keynet.export.parity import Variant, measure_parity
@@ -40,6 +41,8 @@ def eager(run: Path, encoder: KeyEncoder) -> torch.nn.Module:
     model = instantiate(config.model).eval().requires_grad_(False)
     start_from(model, run, encoder.preprocessor.tokenizer_json, ADAPTER)
     merged(model)
+    if fingerprint(model, encoder.preprocessor) != encoder.space.fingerprint:
+        round_weights(model)  # if it is an export in int8
     if fingerprint(model, encoder.preprocessor) != encoder.space.fingerprint:
         raise ValueError(f"run={run}: its checkpoint is not the model of its export; export again")
     return model
@@ -133,7 +136,7 @@ def run(cfg: DictConfig) -> None:
     out.mkdir(parents=True, exist_ok=True)
     command = " ".join(["python", *sys.argv])
     write_report(out / "report.json", records(source.name, encoder, found), command)
-    Console(width=110).print(tabulated(found, manifest.parity_radius))
+    Console(width=110).print(tabulated(found, manifest.parity_radius or 0))
     print(f"report: {out / 'report.json'}; the manifest of {export} says it too")
 
 

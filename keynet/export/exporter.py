@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from keynet.export.formats import check_formats, further_formats
-from keynet.export.graphs import read_graph
+from keynet.export.graphs import read_graph, torchscript
 from keynet.export.int8 import round_weights
 from keynet.export.loader import current_versions, load_key_model
 from keynet.export.manifest import (
@@ -56,13 +55,10 @@ SIGN_TOLERANCE = 1e-4
 
 
 def exporter(
-    formats: Sequence[str], weights: str, kernels: Sequence[int]
+    *, formats: Sequence[str], weights: str, kernels: Sequence[int]
 ) -> Callable[..., Manifest]:
     """Return ``export_key_model`` with these settings, checked before anything is trained."""
-    check_formats(formats)
-    check_arches(kernels)
-    if weights not in WEIGHTS:
-        raise ValueError(f"export.weights={weights!r}: expected one of {', '.join(WEIGHTS)}")
+    _check_settings(formats, weights, kernels)
     return partial(
         export_key_model, formats=tuple(formats), weights=weights, kernels=tuple(kernels)
     )
@@ -105,7 +101,7 @@ def export_key_model(
     """
     target = Path(folder)
     check_target(target)
-    check_formats(formats)
+    _check_settings(formats, weights, kernels)
     frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     merged(frozen)
     if weights == "int8":
@@ -120,19 +116,22 @@ def export_key_model(
     plain = _Positional(frozen).eval()
     sample, checks = _batches(preprocessor, golden)
     traced = _trace(plain, sample)
-    further = further_formats(plain, sample, preprocessor.max_tokens, formats)
-    graphs = {MODEL: traced} | {file: read_graph(file, further[file]) for file in further}
-    for (file, graph), batch in product(graphs.items(), checks):
-        _compare(frozen, file, graph, batch)
+    graphs = {
+        MODEL: _torchscript_bytes(traced),
+        **further_formats(plain, sample, preprocessor.max_tokens, formats),
+    }
+    for file, content in graphs.items():
+        graph = read_graph(file, content)
+        for batch in checks:
+            _compare(frozen, file, graph, batch)
     golden_keys, golden_files = _golden(preprocessor, traced, golden)
     temporary = folder_beside(target)
     try:
         weight, bias = hash_matrix(frozen)
         contents = {
-            MODEL: _torchscript_bytes(traced),
+            **graphs,
             HASH: save_tensors({"weight": weight, "bias": bias}),
             TOKENIZER: preprocessor.tokenizer_json.encode(),
-            **further,
             **(compile_kernels(space.dim, space.bits, kernels) if kernels else {}),
             **golden_files,
         }
@@ -163,6 +162,13 @@ def export_key_model(
     return manifest
 
 
+def _check_settings(formats: Sequence[str], weights: str, kernels: Sequence[int]) -> None:
+    check_formats(formats)
+    if weights not in WEIGHTS:
+        raise ValueError(f"export.weights={weights!r}: expected one of {', '.join(WEIGHTS)}")
+    check_arches(kernels)
+
+
 def fingerprint(model: nn.Module, preprocessor: Preprocessor) -> str:
     """Return 16 hex digits that change with any weight, setting or token of a key model."""
     digest = hashlib.sha256()
@@ -191,16 +197,13 @@ def hash_matrix(model: nn.Module) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _torchscript_allowed() -> Iterator[None]:
-    """TorchScript is what this format ships; torch calls it deprecated at every use.
+    """Tracing a network of transformers reads every attribute, and one is deprecated.
 
-    Tracing a network of transformers reads every attribute, and one is deprecated. Whether a branch
-    on data is harmless is proved on other batches afterwards.
+    Whether a branch on data is harmless is proved on other batches afterwards.
     """
-    with warnings.catch_warnings():
+    with torchscript():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # type: ignore[attr-defined]
-        warnings.filterwarnings("ignore", r"`torch\.jit", FutureWarning)
-        warnings.filterwarnings("ignore", r"`torch\.jit", DeprecationWarning)
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -18,6 +19,13 @@ from keynet.types import KeyOutput
 
 # images uint8 [B, 3, S, S], image_mask bool [B], tokens int64 [B, L], token_mask bool [B, L]
 Graph = Callable[[Tensor, Tensor, Tensor, Tensor], KeyOutput]
+# All that an archive of ours has; what ends in .pt is empty.
+TENSOR = re.compile(r"(weight|tensor)_\d+")
+ENTRY = re.compile(
+    r"archive/(archive_format|archive_version|byteorder|\.data/(version|serialization_id)"
+    r"|models/model\.json|data/sample_inputs/model\.pt"
+    r"|data/(weights|constants)/((weight|tensor)_\d+|model_(weights|constants)_config\.json))"
+)
 INPUTS = ("images", "image_mask", "tokens", "token_mask")
 
 
@@ -76,17 +84,32 @@ def _of_torch_export(content: bytes) -> Graph:
 
 
 def refuse_pickle(content: bytes) -> None:
-    """Raise ArtefactError where a torch.export archive holds what would be unpickled."""
+    """Raise ArtefactError where a torch.export archive holds more than tensors and a graph.
+
+    torch would unpickle the rest: sample inputs, objects, an archive of an older form.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            names = archive.namelist()
-            inputs = [archive.getinfo(n) for n in names if "/sample_inputs/" in n]
-            configs = [json.loads(archive.read(n)) for n in names if n.endswith("_config.json")]
-    except (zipfile.BadZipFile, ValueError) as error:
+            entries = archive.infolist()
+            configs = [
+                json.loads(archive.read(entry))
+                for entry in entries
+                if entry.filename.endswith("_config.json")
+            ]
+        payloads = [payload for config in configs for payload in config["config"].values()]
+        tensors = all(
+            not payload["use_pickle"] and TENSOR.fullmatch(payload["path_name"])
+            for payload in payloads
+        )
+    except (zipfile.BadZipFile, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ArtefactError(f"{PT2} is no archive ({error}); export the model again") from error
-    payloads = [payload for config in configs for payload in config["config"].values()]
-    if any(payload["use_pickle"] for payload in payloads) or any(i.file_size for i in inputs):
-        raise ArtefactError(f"{PT2} holds pickled objects, which are not loaded; export again")
+    names = [entry.filename for entry in entries]
+    strange = [name for name in names if not ENTRY.fullmatch(name)]
+    strange += [e.filename for e in entries if e.file_size and e.filename.endswith(".pt")]
+    strange += [name for name in names if names.count(name) > 1]
+    if strange or not tensors:
+        what = strange[0] if strange else "a tensor that is pickled"
+        raise ArtefactError(f"{PT2} holds {what[:80]}, which is not loaded; export again")
 
 
 def _of_onnx(content: bytes) -> Graph:

@@ -22,8 +22,8 @@ class _Scaled(nn.Module):
         return (weight / scale).round().to(torch.int8), scale
 
 
-def round_weights(model: nn.Module) -> int:
-    """Round the weights of linear layers, convolutions and embeddings, in place; return how many.
+def round_weights(model: nn.Module) -> None:
+    """Round the weights of linear layers, convolutions and embeddings, in place.
 
     One scale for each row, or output channel, and symmetric: 127 is the greatest weight in it. The
     graph keeps int8 and multiplies; a loader that folds constants computes as before.
@@ -31,10 +31,7 @@ def round_weights(model: nn.Module) -> int:
     Args:
         model: In float32, without gradients.
     """
-    count = 0
     for layer in list(model.modules()):
         if isinstance(layer, LAYERS) and layer.weight.dtype == torch.float32:
-            count += layer.weight.numel()
             layer.weight.requires_grad_(False)  # int8 has none
             parametrize.register_parametrization(layer, "weight", _Scaled(), unsafe=True)
-    return count

@@ -274,6 +274,8 @@ def check_golden(encoder: KeyEncoder, contents: Mapping[str, bytes]) -> int:
     if not golden:
         return 0
     vectors, codes, _ = encoder.encode_arrays(golden_requests(golden, contents))
+    weight, bias = (tensor.numpy() for tensor in encoder.hash_matrix)
+    hashed = np.packbits(vectors @ weight.T + bias >= 0, axis=1)
     on_cpu = encoder.device.type == "cpu"
     allowed = 0 if on_cpu else int(space.bits * OTHER_DEVICE_FLIPS)
     tolerance = GOLDEN_TOLERANCE if on_cpu else OTHER_DEVICE_TOLERANCE
@@ -287,6 +289,8 @@ def check_golden(encoder: KeyEncoder, contents: Mapping[str, bytes]) -> int:
                 f"golden request {i} gets another key here: {flips} of {space.bits} bits flip, "
                 f"the vector differs by {gap:.2g}; {_versions(encoder.manifest)}"
             )
+        if int(np.bitwise_count(code ^ hashed[i]).sum()) > allowed:
+            raise ArtefactError(f"{HASH} gives golden request {i} another code; export again")
         total += flips
     return total
 
@@ -353,4 +357,6 @@ def _hash_matrix(content: bytes, space: KeySpace) -> tuple[Tensor, Tensor]:
             f"{HASH} has {list(weight.shape)} and {list(bias.shape)}; "
             f"expected [{space.bits}, {space.dim}] and [{space.bits}]"
         )
+    if not all(t.dtype == torch.float32 and bool(torch.isfinite(t).all()) for t in (weight, bias)):
+        raise ArtefactError(f"{HASH} holds {weight.dtype}, or numbers that are not finite")
     return weight, bias

@@ -135,11 +135,8 @@ class Manifest:
     # Bits of each modality, first and end, where a code has such: its prefixes are then no codes.
     code_blocks: dict[str, tuple[int, int]] | None = None
     parity: list[Parity] | None = None
-
-    @property
-    def parity_radius(self) -> int:
-        """Hamming radius that covers what any two of these flip; 0: none was measured."""
-        return sum(sorted(found.most_flips for found in self.parity or [])[-2:])
+    # A search within it finds an entry whichever two of these made the codes.
+    parity_radius: int | None = None
 
     def __post_init__(self) -> None:
         space = self.key_space
@@ -223,7 +220,8 @@ def write_manifest(manifest: Manifest, folder: str | Path) -> None:
     Raises:
         ArtefactError: When the folder cannot be written.
     """
-    text = json.dumps(asdict(manifest), indent=1, ensure_ascii=False, allow_nan=False)
+    given = {name: value for name, value in asdict(manifest).items() if value is not None}
+    text = json.dumps(given, indent=1, ensure_ascii=False, allow_nan=False)
     parse_manifest(text)  # what could not be read back is not written
     path = Path(folder) / MANIFEST
     temporary = None
@@ -256,7 +254,8 @@ def set_parity(folder: str | Path, parity: Sequence[Parity]) -> Manifest:
     Raises:
         ArtefactError: When the folder is not writable.
     """
-    manifest = replace(read_manifest(folder), parity=list(parity))
+    radius = sum(sorted(one.most_flips for one in parity)[-2:])  # of any two
+    manifest = replace(read_manifest(folder), parity=list(parity), parity_radius=radius)
     write_manifest(manifest, folder)
     return manifest
 

@@ -13,7 +13,8 @@ import numpy as np
 from keynet.export.graphs import read_graph
 from keynet.export.loader import KeyEncoder, golden_requests, load_key_model, read_file
 from keynet.export.manifest import MODEL, ONNX, PT2, ArtefactError, Manifest, read_manifest
-from keynet.hashing.aot import FOLDER, INDEX
+from keynet.hashing.aot import FOLDER, INDEX, described, read_entry
+from keynet.hashing.aot import FORMAT as KERNELS_FORMAT
 
 
 def verify(folder: str | Path, device: str = "cpu") -> list[str]:
@@ -58,37 +59,49 @@ def verify(folder: str | Path, device: str = "cpu") -> list[str]:
                 print(f"skip  {error}")
     if INDEX in manifest.files:
         try:
-            report(True, f"{FOLDER}: {_kernels(manifest, read_file(folder, manifest, INDEX))}")
+            report(True, f"{FOLDER}: {_kernels(manifest, folder)}")
         except ArtefactError as error:
             report(False, str(error))
     return failures
 
 
-def _kernels(manifest: Manifest, index: bytes) -> str:
-    """Return which kernels an export carries; each has its files, and the key space's widths."""
+def _kernels(manifest: Manifest, folder: str | Path) -> str:
+    """Return which kernels an export carries; each has its files, and is what its PTX says."""
     space = manifest.key_space
     try:
-        content = json.loads(index)
-        widths = (content["dim"], content["bits"])
-        files = [kernel[kind] for kernel in content["kernels"] for kind in ("ptx", "cubin")]
-        targets = sorted({kernel["target"] for kernel in content["kernels"]})
-        names = {kernel["kernel"] for kernel in content["kernels"]}
-    except (ValueError, KeyError, TypeError) as error:
+        content = json.loads(read_file(folder, manifest, INDEX))
+        told = (content["format"], content["dim"], content["bits"])
+        kernels = [
+            (kernel["kernel"], kernel["ptx"], kernel["cubin"], described(kernel))
+            for kernel in content["kernels"]
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtefactError(f"{INDEX} does not list kernels ({error!r}); export again") from error
-    if widths != (space.dim, space.bits):
+    if told != (KERNELS_FORMAT, space.dim, space.bits):
         raise ArtefactError(
-            f"{INDEX} is for keys and codes {widths} wide; expected {(space.dim, space.bits)}"
+            f"{INDEX} has format, width and bits {told}; "
+            f"expected {(KERNELS_FORMAT, space.dim, space.bits)}"
         )
-    if missing := [file for file in files if file not in manifest.files]:
-        raise ArtefactError(f"{INDEX} names {missing[0]}, which files does not list; export again")
+    for _, ptx, cubin, entry in kernels:
+        for file in (ptx, cubin):
+            if file not in manifest.files:
+                raise ArtefactError(f"{INDEX} names {file}, which files does not list")
+        try:
+            found = read_entry(read_file(folder, manifest, ptx).decode())
+        except ValueError as error:
+            raise ArtefactError(f"{ptx}: {error}") from error
+        if found != entry:
+            raise ArtefactError(f"{ptx} has {found}; {INDEX} says {entry}; export again")
+    names, targets = ({k[0] for k in kernels}, sorted({k[3].target for k in kernels}))
     return f"{len(names)} kernels for {', '.join(targets)}"
 
 
 def _golden_flips(encoder: KeyEncoder, name: str, folder: str | Path) -> int:
     """Return how many bits of the golden codes another format gives otherwise."""
     manifest = encoder.manifest
-    files = {file: read_file(folder, manifest, file) for file in manifest.files}
-    graph = read_graph(name, files[name])
+    graph = read_graph(name, read_file(folder, manifest, name))
+    pictures = {g.image for g in manifest.golden if g.image is not None}
+    files = {file: read_file(folder, manifest, file) for file in pictures}
     batch = encoder.preprocessor(golden_requests(manifest.golden, files))
     try:
         logits = graph(*batch[:4]).logits.numpy()

@@ -269,6 +269,12 @@ def describe(plan: Plan, compiled: Any, path: str) -> dict[str, Any]:
     }
 
 
+def described(kernel: dict[str, Any]) -> Entry:
+    """Return what ``kernels.json`` says that the PTX of a kernel has."""
+    parameters = tuple(PTX_TYPES.get(one["type"], "b64") for one in kernel["arguments"])
+    return Entry(kernel["entry"], kernel["target"], parameters, kernel["threads"])
+
+
 def read_entry(ptx: str) -> Entry:
     """Return name, target, parameter types and threads a block of the kernel in PTX.
 

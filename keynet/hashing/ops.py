@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from keynet.hashing.reference import ABSENT
 from keynet.types import CODE_BITS
 
 VARIABLE = "KEYNET_HASHING"
@@ -27,6 +28,7 @@ BACKENDS = {
     "triton": "keynet.hashing.triton_kernels",
 }
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+MOST = 4096  # codes that one search finds
 log = logging.getLogger(__name__)
 
 _library: Any = torch.library  # has no types
@@ -51,7 +53,7 @@ def backend(device: str) -> ModuleType:
     given = os.environ.get(VARIABLE)
     if given is not None and given not in BACKENDS:
         raise ValueError(f"{VARIABLE}={given}: expected one of {', '.join(BACKENDS)}")
-    name = given or ("cpu" if device == "cpu" else "triton")
+    name = given or {"cpu": "cpu", "cuda": "triton"}.get(device, "reference")
     try:
         module = importlib.import_module(BACKENDS[name])
     except ModuleNotFoundError as error:
@@ -89,6 +91,8 @@ def hash_keys(keys: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
             f"weight is {_kind(weight)} and bias {_kind(bias)}; "
             f"expected float32 and K one of {CODE_BITS}"
         )
+    if keys.device != weight.device or keys.device != bias.device:
+        raise ValueError(f"keys are on {keys.device}, weight on {weight.device}; move either")
     codes, norms = backend(keys.device.type).hash_keys(keys, weight, bias)
     for row, norm in enumerate(norms.tolist()):
         if not 0 < norm < math.inf:  # false for NaN
@@ -100,7 +104,7 @@ def hash_keys(keys: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def words(codes: Tensor) -> Tensor:
-    """Return codes uint8 [N, K/8] as words int32 [N, K/32], without copying.
+    """Return codes uint8 [N, K/8] as words int32 [N, K/32]; a view where they lie side by side.
 
     On a GPU a store of codes is searched at full speed where words of one place lie side by side:
     ``words(codes).T.contiguous().T``.
@@ -131,7 +135,7 @@ def hamming_search(
     Args:
         queries: int32 [Q, K/32]; see ``words``.
         codes: int32 [N, K/32].
-        k: How many.
+        k: How many, 4,096 at most.
         radius: Greatest distance; None is any.
         query_scopes: int32 [Q]; a query finds codes of its scope alone. None: all are one scope.
         code_scopes: int32 [N].
@@ -147,8 +151,8 @@ def hamming_search(
             )
     if queries.shape[1] != codes.shape[1]:
         raise ValueError(f"queries are {_kind(queries)}, codes {_kind(codes)}; of different widths")
-    if k < 1:
-        raise ValueError(f"k={k}: expected at least 1")
+    if not 1 <= k <= MOST:
+        raise ValueError(f"k={k}: expected 1 to {MOST}")
     bits = 32 * codes.shape[1]
     if radius is not None and radius < 0:
         raise ValueError(f"radius={radius}: expected 0 to {bits}, or None for any")
@@ -172,6 +176,8 @@ def hamming_search(
 def cosine_rerank(queries: Tensor, vectors: Tensor, candidates: Tensor) -> Tensor:
     """Return the cosines float32 [Q, C] of queries with the vectors of their candidates.
 
+    On a GPU this waits for the candidates, to see that they are there.
+
     Args:
         queries: [Q, D], float32 or half precision, of any norm.
         vectors: [N, D], float32 or half precision, of any norm.
@@ -184,10 +190,23 @@ def cosine_rerank(queries: Tensor, vectors: Tensor, candidates: Tensor) -> Tenso
         raise ValueError(
             f"queries are {_kind(queries)}, vectors {_kind(vectors)}; expected [Q, D] and [N, D]"
         )
+    if queries.dtype not in FLOATS or vectors.dtype not in FLOATS:
+        raise ValueError(
+            f"queries are {_kind(queries)}, vectors {_kind(vectors)}; "
+            "expected float32 or half precision"
+        )
     if candidates.dtype != torch.int64 or candidates.shape[:-1] != queries.shape[:1]:
         raise ValueError(
             f"candidates are {_kind(candidates)}; expected int64 [{queries.shape[0]}, C]"
         )
+    if not queries.device == vectors.device == candidates.device:
+        devices = f"{queries.device}, {vectors.device} and {candidates.device}"
+        raise ValueError(f"queries, vectors and candidates are on {devices}; move them to one")
+    if candidates.numel():
+        least, greatest = (int(edge) for edge in candidates.aminmax())
+        if least < ABSENT or greatest >= len(vectors):
+            wrong = least if least < ABSENT else greatest
+            raise ValueError(f"candidate {wrong}: expected a row of {len(vectors)} vectors, or -1")
     found: Tensor = backend(queries.device.type).cosine_rerank(queries, vectors, candidates)
     return found
 

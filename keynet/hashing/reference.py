@@ -66,4 +66,4 @@ def cosine_rerank(queries: Tensor, vectors: Tensor, candidates: Tensor) -> Tenso
     """
     found = F.normalize(vectors[candidates.clamp(min=0)].float(), dim=-1)  # [Q, C, D]
     cosines = torch.einsum("qd,qcd->qc", F.normalize(queries.float(), dim=-1), found)
-    return cosines.masked_fill(candidates == ABSENT, -torch.inf)
+    return cosines.masked_fill(candidates < 0, -torch.inf)

@@ -5,6 +5,8 @@ import importlib.util
 import io
 import shutil
 import sys
+import warnings
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +14,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from keynet.export.exporter import export_key_model, exporter
 from keynet.export.formats import further_formats
 from keynet.export.graphs import read_graph, refuse_pickle
 from keynet.export.manifest import (
+    HASH,
     MODEL,
     ONNX,
     PT2,
@@ -42,7 +46,9 @@ def whole(
 ) -> Path:
     """An export in every format; copy it to change it."""
     folder = tmp_path_factory.mktemp("formats") / "export"
-    exporter(["pt2", "onnx"], "float32", [])(model, preprocessor, folder, "tiny", 1, golden)
+    exporter(formats=["pt2", "onnx"], weights="float32", kernels=[])(
+        model, preprocessor, folder, "tiny", 1, golden
+    )
     return folder
 
 
@@ -80,7 +86,7 @@ def test_every_format_gives_the_models_keys(
 def test_the_same_model_gives_the_same_files_without_paths_of_this_machine(
     whole: Path, model: Any, preprocessor: Preprocessor, golden: list[Request], tmp_path: Path
 ) -> None:
-    exporter(["pt2", "onnx"], "float32", [])(
+    exporter(formats=["pt2", "onnx"], weights="float32", kernels=[])(
         model, preprocessor, tmp_path / "again", "tiny", 1, golden
     )
     for name in (PT2, ONNX):
@@ -155,13 +161,74 @@ def test_another_graph_with_a_matching_digest_fails(
     assert len(failed) == 1 and name in failed[0] and reason in failed[0]
 
 
-def test_pickled_objects_are_refused_unread(whole: Path) -> None:
+def with_sample_inputs(sound: bytes) -> bytes:
     program = torch.export.export(nn.Linear(2, 2), (torch.zeros(1, 2),))
     buffer = io.BytesIO()
-    torch.export.save(program, buffer)  # with its sample inputs
-    with pytest.raises(ArtefactError, match="pickled objects"):
-        refuse_pickle(buffer.getvalue())
-    refuse_pickle((whole / PT2).read_bytes())
+    torch.export.save(program, buffer)
+    return buffer.getvalue()
+
+
+def with_entry(name: str) -> Callable[[bytes], bytes]:
+    def add(sound: bytes) -> bytes:
+        buffer = io.BytesIO(sound)
+        with zipfile.ZipFile(buffer, "a") as archive, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a name twice
+            archive.writestr(name, b"cos\nsystem\n(S'false'\ntR.")
+        return buffer.getvalue()
+
+    return add
+
+
+def with_payload(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    def change(sound: bytes) -> bytes:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(sound)) as before, zipfile.ZipFile(buffer, "w") as after:
+            for name in before.namelist():
+                content = before.read(name)
+                config = name.endswith("weights_config.json")
+                after.writestr(name, content.replace(old, new, 1) if config else content)
+        return buffer.getvalue()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        with_sample_inputs,
+        with_entry("archive/data/weights/model.pt"),
+        with_entry("archive/data/constants/opaque_obj_0"),
+        with_entry("archive/data/constants/custom_obj_0"),
+        with_entry("archive/data/aotinductor/model/a.so"),
+        with_entry("archive/data/weights/weight_0"),
+        with_entry("serialized_state_dict.pt"),
+        with_payload(b'"use_pickle": false', b'"use_pickle": true'),
+        with_payload(b'"path_name": "weight_0"', b'"path_name": "../weight_0"'),
+        with_payload(b'"config"', b'"others"'),
+    ],
+)
+def test_what_would_be_unpickled_is_refused_unread(
+    changed: Callable[[bytes], bytes], whole: Path
+) -> None:
+    sound = (whole / PT2).read_bytes()
+    refuse_pickle(sound)
+    assert changed(sound) != sound
+    with pytest.raises(ArtefactError, match=r"model\.pt2 (holds|is no archive)"):
+        refuse_pickle(changed(sound))
+
+
+def test_another_hash_matrix_with_a_matching_digest_fails(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = load(copied.joinpath(HASH).read_bytes())
+    for changed, reason in (
+        ({name: -tensor for name, tensor in tensors.items()}, "gives golden request 0 another"),
+        ({name: tensor.double() for name, tensor in tensors.items()}, "holds torch.float64"),
+        ({name: tensor * torch.inf for name, tensor in tensors.items()}, "not finite"),
+    ):
+        replaced(copied, HASH, save(changed))
+        assert main([str(copied)]) == 1
+        assert reason in capsys.readouterr().err
 
 
 def test_a_graph_that_keeps_the_sample_batch_is_refused(
@@ -184,10 +251,10 @@ def test_a_format_that_is_not_there_is_said_before_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(ValueError, match="'tflite'; expected some of pt2, onnx"):
-        exporter(["tflite"], "float32", [])
+        exporter(formats=["tflite"], weights="float32", kernels=[])
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ValueError, match=r"needs onnxruntime; install it with: pip install"):
-        exporter(["onnx"], "float32", [])
+        exporter(formats=["onnx"], weights="float32", kernels=[])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -199,9 +266,17 @@ def test_an_export_carries_kernels_and_verify_looks_for_each(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "export"
-    exporter([], "float32", [90])(model, preprocessor, folder, "tiny", 1, golden)
+    exporter(formats=[], weights="float32", kernels=[90])(
+        model, preprocessor, folder, "tiny", 1, golden
+    )
     assert main([str(folder)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "ok    kernels: 9 kernels for sm_90a"
+    first, second = (folder / f"kernels/sm_90/{name}.ptx" for name in ("finish", "hash_keys"))
+    kept = first.read_bytes()
+    replaced(folder, "kernels/sm_90/finish.ptx", second.read_bytes())
+    assert main([str(folder)]) == 1
+    assert "kernels/sm_90/finish.ptx has Entry(name='hash_keys_kernel'" in capsys.readouterr().err
+    replaced(folder, "kernels/sm_90/finish.ptx", kept)
     manifest = read_manifest(folder)
     lost = "kernels/sm_90/finish.cubin"
     files = {name: entry for name, entry in manifest.files.items() if name != lost}
@@ -210,7 +285,8 @@ def test_an_export_carries_kernels_and_verify_looks_for_each(
     assert f"names {lost}, which files does not list" in capsys.readouterr().err
     index = (folder / "kernels/kernels.json").read_bytes()
     for content, reason in (
-        (index.replace(b'"bits": 64', b'"bits": 128', 1), "codes (16, 128) wide"),
+        (index.replace(b'"bits": 64', b'"bits": 128', 1), "expected (1, 16, 64)"),
+        (index.replace(b'"format": 1', b'"format": 2', 1), "(2, 16, 64); expected"),
         (b"[]", "does not list kernels"),
     ):
         replaced(folder, "kernels/kernels.json", content)
@@ -220,4 +296,4 @@ def test_an_export_carries_kernels_and_verify_looks_for_each(
 
 def test_kernels_for_another_processor_are_refused_before_anything() -> None:
     with pytest.raises(ValueError, match="kernels for 75: expected some of 80, 90, 100"):
-        exporter([], "float32", [75])
+        exporter(formats=[], weights="float32", kernels=[75])

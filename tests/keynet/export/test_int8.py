@@ -23,7 +23,7 @@ def test_weights_move_by_half_a_step_at_most_and_zero_rows_stay() -> None:
     with torch.no_grad():
         layer.weight[2] = 0
     before = layer.weight.detach().clone()
-    assert round_weights(layer) == 240
+    round_weights(layer)
     step = before.abs().amax(1, keepdim=True) / 127
     assert ((layer.weight - before).abs() <= 0.5001 * step).all()
     assert not torch.equal(layer.weight, before)
@@ -43,8 +43,8 @@ def test_an_export_in_int8_is_smaller_and_close(
     wide.table = nn.Embedding(20_000, model.key_dim)
     plain, small = tmp_path / "plain", tmp_path / "small"
     for folder, weights in ((plain, "float32"), (small, "int8")):
-        settings = ["pt2", "onnx"], weights, []
-        exporter(*settings)(wide, preprocessor, folder, "tiny", 1, golden)
+        export = exporter(formats=["pt2", "onnx"], weights=weights, kernels=[])
+        export(wide, preprocessor, folder, "tiny", 1, golden)
     for name in (MODEL, PT2, ONNX):
         assert (small / name).stat().st_size < 0.4 * (plain / name).stat().st_size
     before, after = load_key_model(plain), load_key_model(small)
@@ -56,4 +56,4 @@ def test_an_export_in_int8_is_smaller_and_close(
 
 def test_other_weights_are_refused_before_anything() -> None:
     with pytest.raises(ValueError, match=r"export\.weights='int4': expected one of float32, int8"):
-        exporter([], "int4", [])
+        exporter(formats=[], weights="int4", kernels=[])

@@ -36,8 +36,8 @@ def test_what_is_written_is_read_back(exported: Path, tmp_path: Path) -> None:
     assert set(manifest.created_by) == {"torch", "pillow", "tokenizers"}
 
 
-def test_an_export_of_before_has_no_code_blocks(content: dict[str, Any]) -> None:
-    del content["code_blocks"]
+def test_what_is_optional_is_written_where_it_is_used(content: dict[str, Any]) -> None:
+    assert content.keys().isdisjoint({"code_blocks", "parity", "parity_radius"})
     assert parse_manifest(json.dumps(content)).code_blocks is None
 
 

@@ -82,7 +82,7 @@ def test_the_manifest_keeps_it_and_names_a_radius(
     logits: Any, preprocessor: Preprocessor, requests: list[Request], exported: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "manifest.json").write_bytes((exported / "manifest.json").read_bytes())
-    assert read_manifest(tmp_path).parity_radius == 0
+    assert read_manifest(tmp_path).parity_radius is None
     negated = {"negated": Variant(lambda *b: -logits(*b)), "same": Variant(logits)}
     found = measure_parity(Variant(logits), negated, preprocessor, requests[:5])
     assert set_parity(tmp_path, found) == read_manifest(tmp_path)

@@ -47,6 +47,7 @@ def checked(name: str) -> settings:
 def keys(device: str) -> None:
     """Codes flip no bit far from zero, and norms agree, whatever the shape and type."""
     types = st.sampled_from((torch.float32, torch.bfloat16, torch.float16))
+    counts = {"bits": 0, "flipped": 0}
 
     @checked("keys")
     @given(st.integers(0, 70), st.integers(1, 130), st.sampled_from(CODE_BITS), types, st.data())
@@ -65,8 +66,11 @@ def keys(device: str) -> None:
         exact = (x.double() @ weight.double().T) / x.double().norm(dim=1, keepdim=True) + bias
         flipped = unpacked(codes) != (exact >= 0)
         assert not (flipped & (exact.abs() >= 1e-4)).any()
+        counts["bits"] += flipped.numel()
+        counts["flipped"] += int(flipped.sum())
 
     check()
+    assert counts["bits"] > 100_000 and counts["flipped"] <= 1e-5 * counts["bits"], counts
     x = torch.zeros(2, 8, device=device)
     x[1] = 1
     _, norms = triton_kernels.hash_keys(x, torch.ones(64, 8, device=device), x.new_zeros(64))

@@ -60,6 +60,7 @@ def lookup_and_steps(device: str) -> CapturedLookup:
         codes[seed] = code[1]  # what is written into the store is found
         found = lookup(given)
         torch.testing.assert_close(found.key, key)
+        torch.testing.assert_close(found.norms, key.norm(dim=1))
         assert torch.equal(found.code, code)
         distance, index = hamming_search(code, codes, K)
         assert torch.equal(found.distances, distance) and torch.equal(found.indices, index)
@@ -98,3 +99,20 @@ def test_a_radius_and_a_wrong_store_are_checked_at_once() -> None:
     assert (none.indices == -1).all() and (none.distances == BITS + 1).all()
     with pytest.raises(ValueError, match="of different widths"):
         CapturedLookup(Mean(), matrix, codes.repeat(1, 2), K, batch(0))
+    beyond = CapturedLookup(Mean(), matrix, codes, 9, batch(0), radius=10**6)(batch(0))
+    assert (beyond.indices[:, 5:] == -1).all()  # no row past the store
+
+
+def test_a_store_with_scopes_is_searched_in_those_of_the_requests() -> None:
+    matrix = torch.randn(BITS, DIM), torch.randn(BITS)
+    codes = torch.zeros(6, BITS // 32, dtype=torch.int32)
+    scopes = torch.tensor([7, 8, 7, 8, 9, 9], dtype=torch.int32)
+    given = batch(0)
+    lookup = CapturedLookup(Mean(), matrix, codes, 3, given, code_scopes=scopes)
+    asked = torch.full((len(given.images),), 8, dtype=torch.int32)
+    found = lookup(given, asked)
+    assert (found.indices == torch.tensor([1, 3, -1])).all()
+    with pytest.raises(ValueError, match="give both or neither"):
+        lookup(given)
+    with pytest.raises(ValueError, match=r"scopes are torch.int64 .*; expected int32"):
+        lookup(given, asked.long())

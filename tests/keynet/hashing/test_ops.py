@@ -107,6 +107,7 @@ def test_a_key_without_a_direction_is_an_error(bad: float) -> None:
 KEYS, WEIGHT, BIAS = torch.ones(2, 8), torch.ones(64, 8), torch.zeros(64)
 CODES = torch.zeros(5, 2, dtype=torch.int32)
 SCOPES = torch.zeros(5, dtype=torch.int32)
+NONE = torch.full((2, 3), -1)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,14 @@ SCOPES = torch.zeros(5, dtype=torch.int32)
         (lambda: hamming_search(CODES.long(), CODES, 1), "queries are int64"),
         (lambda: hamming_search(CODES, CODES[:, :1], 1), r"codes are int32 \[5, 1\]; expected"),
         (lambda: hamming_search(CODES, torch.zeros(5, 4).int(), 1), "different widths"),
-        (lambda: hamming_search(CODES, CODES, 0), "k=0: expected at least 1"),
+        (lambda: hamming_search(CODES, CODES, 0), "k=0: expected 1 to 4096"),
+        (lambda: hamming_search(CODES, CODES, 10**9), "k=1000000000: expected 1 to 4096"),
+        (lambda: hamming_search(CODES.to("meta"), CODES, 1), "queries are on meta, codes on cpu"),
+        (lambda: hash_keys(KEYS.to("meta"), WEIGHT, BIAS), "keys are on meta, weight on cpu"),
+        (lambda: cosine_rerank(KEYS.double(), WEIGHT.double(), NONE), "queries are float64"),
+        (lambda: cosine_rerank(KEYS, WEIGHT, NONE + 65), "candidate 64: expected a row of 64"),
+        (lambda: cosine_rerank(KEYS, WEIGHT, NONE - 1), "candidate -2: expected a row of 64"),
+        (lambda: cosine_rerank(KEYS, WEIGHT, NONE.to("meta")), "are on cpu, cpu and meta"),
         (lambda: hamming_search(CODES, CODES, 1, -1), "radius=-1: expected 0 to 64"),
         (lambda: hamming_search(CODES, CODES, 1, None, SCOPES), "give both or neither"),
         (
@@ -148,21 +156,38 @@ def test_cosines_of_candidates() -> None:
         assert found[q, c] == (-torch.inf if place < 0 else pytest.approx(float(wanted), abs=1e-6))
 
 
-def test_the_ops_pass_through_export_and_compile() -> None:
-    class Lookup(torch.nn.Module):
-        def forward(self, keys: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-            mine, _ = torch.ops.keynet.hash_keys(keys, WEIGHT + torch.eye(64, 8), BIAS)
-            found: tuple[Tensor, Tensor] = torch.ops.keynet.hamming_search(
-                mine.view(torch.int32), codes, 2, 64
-            )
-            return found
+class Lookup(torch.nn.Module):
+    def forward(self, keys: Tensor, codes: Tensor, vectors: Tensor) -> tuple[Tensor, ...]:
+        mine, norms = torch.ops.keynet.hash_keys(keys, WEIGHT + torch.eye(64, 8), BIAS)
+        found = torch.ops.keynet.hamming_search(mine.view(torch.int32), codes, 2, 64)
+        return norms, *found, torch.ops.keynet.cosine_rerank(keys, vectors, found[1])
 
-    keys, codes = torch.randn(2, 8, generator=torch.Generator().manual_seed(0)), CODES
-    wanted = Lookup()(keys, codes)
-    exported = torch.export.export(Lookup(), (keys, codes)).module()(keys, codes)
-    compiled = torch.compile(Lookup(), backend="eager", fullgraph=True)(keys, codes)
-    for found in (exported, compiled):
-        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+def test_the_ops_pass_through_export_and_compile_at_any_batch() -> None:
+    def given(batch: int) -> tuple[Tensor, ...]:
+        generator = torch.Generator().manual_seed(batch)
+        return torch.randn(batch, 8, generator=generator), codes_of(1, 9, 64), torch.randn(9, 8)
+
+    shapes = ({0: torch.export.Dim("batch")}, None, None)
+    exported = torch.export.export(Lookup(), given(3), dynamic_shapes=shapes).module()
+    compiled = torch.compile(Lookup(), backend="aot_eager", fullgraph=True, dynamic=True)
+    for batch in (3, 5):
+        sample = given(batch)
+        wanted = Lookup()(*sample)
+        for found in (exported(*sample), compiled(*sample)):
+            assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("op", "given"),
+    [
+        ("hash_keys", (KEYS, WEIGHT, BIAS)),
+        ("hamming_search", (CODES, CODES, 2, 64, SCOPES, SCOPES)),
+        ("cosine_rerank", (KEYS, WEIGHT, NONE)),
+    ],
+)
+def test_what_torch_asks_of_an_op(op: str, given: tuple[Any, ...]) -> None:
+    torch.library.opcheck(getattr(torch.ops.keynet, op).default, given)
 
 
 def test_what_runs_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,13 +201,15 @@ def test_what_runs_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     backend.cache_clear()
     monkeypatch.delenv(ops.VARIABLE)
     assert backend("cpu") is cpu
+    assert backend("mps") is reference
 
 
 def test_without_triton_plain_torch_serves_a_gpu_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend.cache_clear()
-    monkeypatch.delitem(sys.modules, "keynet.hashing.triton_kernels", raising=False)
+    for name in [name for name in sys.modules if name.startswith("keynet.hashing.triton")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "triton", None)
     assert backend("cuda") is reference
     assert "triton is not installed" in caplog.text
