@@ -21,8 +21,9 @@ from keynet.evaluation.hash_cost import (
 )
 from keynet.evaluation.records import Record
 from keynet.evaluation.report import write_report
+from keynet.hashing.ops import MOST
 
-SIZES, LARGE = (10_000, 100_000, 1_000_000), 10_000_000
+SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -31,9 +32,6 @@ def add(commands: argparse._SubParsersAction) -> None:
     one.set_defaults(run=run)
     one.add_argument("--k", type=int, default=10, help="how many to find")
     one.add_argument(
-        "--large", action="store_true", help=f"without a GPU, {LARGE:,} codes too: 2 GB"
-    )
-    one.add_argument(
         "--budget", type=float, default=10.0, help="seconds of a size of the CPU part, or more"
     )
     one.add_argument("--out", type=Path, default=Path("outputs/bench/hash"))
@@ -41,13 +39,13 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Measure, print, write."""
-    if not 1 <= args.k <= SIZES[0]:
-        raise ValueError(f"--k {args.k}: give a number from 1 to {SIZES[0]}")
+    if not 1 <= args.k <= MOST:
+        raise ValueError(f"--k {args.k}: give a number from 1 to {MOST}")
     if torch.cuda.is_available():
         # Only here: triton is not needed without a GPU.
         from keynet.evaluation.hash_cost_gpu import gpu_records
 
-        records = gpu_records(LARGE, args.k, say)
+        records = gpu_records(SIZES[-1], args.k, say)
         where = torch.cuda.get_device_name(0)
     else:
         say("no GPU here: its part is left out")
@@ -67,7 +65,7 @@ def on_cpu(args: argparse.Namespace) -> list[Record]:
     torch.set_num_threads(1)
     try:
         records = key_records(key_seconds())
-        for size in (*SIZES, LARGE) if args.large else SIZES:
+        for size in SIZES:
             records += search_records(size, search_seconds(size, args.k, args.budget, say), args.k)
     finally:
         torch.set_num_threads(threads)

@@ -16,7 +16,7 @@ from keynet.evaluation.hash_cost import BITS, DATA, DIM, SPLIT, latency
 from keynet.evaluation.records import Record, Sheet
 from keynet.hashing.triton_search import search
 
-STORES, KEY_SETS = 4, 16  # buffers in turns: more than a GPU's cache holds
+STORES, KEY_SETS = 4, 64  # buffers in turns: more than a GPU's cache holds
 WARM_UPS, ROUNDS = 3, 30
 KEYS = 1024
 CHUNK = 1 << 20  # codes of a product of torch: its result is 512 MiB at 256 queries
