@@ -26,7 +26,8 @@ from keynet.types import CODE_BITS, Key, KeySpace
 
 __all__ = ["CodeIndex", "CodeIndexError", "IndexFilesError", "Neighbour"]
 
-QUERIES_AT_ONCE = 64  # their candidates' vectors are copied together
+QUERIES_AT_ONCE = 64  # their candidates' vectors are copied together,
+CANDIDATES_AT_ONCE = 1 << 16  # of so many at most, unless one query has more
 SLOT_BITS = 40  # a place is the number of a scope and, in its lower bits, a slot
 OBJECTS = 64  # bytes of the two integers that are an entry and its place
 
@@ -77,7 +78,7 @@ class CodeIndex:
                 f"expected bits one of {CODE_BITS}, and 1 dimension or more"
             )
         self.space = space
-        self._turn = threading.Lock()  # of writers
+        self._write_lock = threading.Lock()
         self._scopes: dict[str, _Scope] = {}
         self._numbered: dict[int, _Scope] = {}
         self._next_number = 0
@@ -85,7 +86,7 @@ class CodeIndex:
         self._closed = False
         self._files: IndexFiles | None = None
         if folder is not None:
-            self._files = IndexFiles(Path(folder), space, self._turn)
+            self._files = IndexFiles(Path(folder), space, self._write_lock)
             try:
                 self._restore(self._files)
             except BaseException:
@@ -128,7 +129,7 @@ class CodeIndex:
         if len(entries) != len(keys):
             raise CodeIndexError(f"{len(entries)} entries and {len(keys)} keys; give one for each")
         ids, rows = [entry_number(entry) for entry in entries], key_rows(self.space, keys)
-        with self._turn:
+        with self._write_lock:
             self._require_open()
             twice = next((i for i in ids if i in self._places), None)
             if twice is not None:
@@ -139,10 +140,11 @@ class CodeIndex:
             scopes = [(self._scope(digest), at) for digest, at in _grouped(rows.scopes)]
             for scope, at in scopes:
                 scope.codes.reserve(len(at))
-            self._write(SET, ids, rows, len(self._places) + len(ids))
             numbers = np.array(ids, np.int64)
+            self._write(SET, ids, rows, len(self._places) + len(ids))
             for scope, at in scopes:
                 self._extend(scope, numbers[at], rows.codes[at], rows.vectors[at])
+            for scope, _ in scopes:
                 scope.codes.grown()
 
     def replace(self, entry: int, key: Key) -> None:
@@ -154,7 +156,7 @@ class CodeIndex:
             OSError: The disk is full or broken.
         """
         number, rows = entry_number(entry), key_rows(self.space, [key])
-        with self._turn:
+        with self._write_lock:
             self._require_open()
             scope, slot = self._place(number, "replace")
             target = self._scope(key.scope_digest)
@@ -176,7 +178,7 @@ class CodeIndex:
             OSError: The disk is full or broken.
         """
         number = entry_number(entry)
-        with self._turn:
+        with self._write_lock:
             self._require_open()
             scope, slot = self._place(number, "remove")
             self._write(REMOVE, [number], None, len(self._places) - 1)
@@ -221,19 +223,21 @@ class CodeIndex:
         within = bits if radius is None else operator.index(radius)
         if not 0 <= within <= bits:
             raise CodeIndexError(f"radius={radius}: expected 0 to {bits}, or None for any")
-        rows, reach = key_rows(self.space, keys), max(k, candidates)
+        rows, num_candidates = key_rows(self.space, keys), max(k, candidates)
         self._require_open()
         found: list[list[Neighbour]] = [[] for _ in keys]
         for digests, asking in _asked(rows.scopes, scopes):
             there = [s.codes for digest in digests if (s := self._scopes.get(digest)) is not None]
             if not there:
                 continue
-            for first in range(0, len(asking), QUERIES_AT_ONCE):
-                at = asking[first : first + QUERIES_AT_ONCE]
-                parts = [codes.nearest(rows.codes[at], reach) for codes in there]
+            most = sum(min(num_candidates, len(codes)) for codes in there)
+            at_once = max(1, min(QUERIES_AT_ONCE, CANDIDATES_AT_ONCE // max(1, most)))
+            for first in range(0, len(asking), at_once):
+                at = asking[first : first + at_once]
+                parts = [codes.nearest(rows.codes[at], num_candidates, within) for codes in there]
                 for number, row in enumerate(at):
                     mine = [part.at(number) for part in parts]
-                    found[row] = _ranked(rows.vectors[row], mine, k, within, reach)
+                    found[row] = _ranked(rows.vectors[row], mine, k, within, num_candidates)
         return found
 
     def approximate(self, scope: str) -> bool:
@@ -245,7 +249,8 @@ class CodeIndex:
     def memory_bytes(self) -> int:
         """Bytes of memory, by estimate."""
         codes = sum(scope.codes.nbytes for scope in list(self._scopes.values()))
-        return codes + sys.getsizeof(self._places) + OBJECTS * len(self._places)
+        tables = sum(map(sys.getsizeof, (self._scopes, self._numbered, self._places)))
+        return codes + tables + OBJECTS * len(self._places)
 
     def settle(self) -> None:
         """Wait for what runs beside: building lists, compacting the files."""
@@ -260,7 +265,7 @@ class CodeIndex:
         Raises:
             OSError: The disk is broken; the index can be searched, and no longer be changed.
         """
-        with self._turn:
+        with self._write_lock:
             self._require_open()
             if self._files is not None:
                 self._files.flush()
@@ -271,7 +276,7 @@ class CodeIndex:
         Raises:
             OSError: The disk is broken; the index is closed nevertheless.
         """
-        with self._turn:
+        with self._write_lock:
             if self._closed:
                 return
             self._closed = True
@@ -282,7 +287,7 @@ class CodeIndex:
             scope.codes.join()
         if self._files is not None:
             try:
-                with self._turn:
+                with self._write_lock:
                     self._files.flush()
             finally:
                 self._files.close()
@@ -299,7 +304,7 @@ class CodeIndex:
         """Return a scope that is there, or a new one, which ``_extend`` makes known."""
         there = self._scopes.get(digest)
         if there is None:
-            codes = ScopeCodes(self.space.bits, self.space.dim, self._turn)
+            codes = ScopeCodes(self.space.bits, self.space.dim, self._write_lock)
             there = _Scope(self._next_number, digest, codes)
             self._next_number += 1
         return there
@@ -344,7 +349,7 @@ class CodeIndex:
 
 
 def _ranked(
-    vector: NDArray[np.float32], parts: Sequence[Found], k: int, radius: int, reach: int
+    vector: NDArray[np.float32], parts: Sequence[Found], k: int, radius: int, num_candidates: int
 ) -> list[Neighbour]:
     """Return the k best of one query's candidates, found in one scope or more."""
     found = parts[0]
@@ -352,7 +357,7 @@ def _ranked(
         found = Found(*map(np.concatenate, zip(*parts, strict=True)))
         # An entry that was moved to another scope meanwhile may have been found in both.
         kept = np.sort(np.unique(found.entries, return_index=True)[1])
-        kept = kept[np.argsort(found.distances[kept], kind="stable")[:reach]]
+        kept = kept[np.argsort(found.distances[kept], kind="stable")[:num_candidates]]
         found = found.at(kept)
     distances, entries, halves = found.at(found.distances <= radius)
     vectors = halves.astype(np.float32)

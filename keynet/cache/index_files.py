@@ -17,12 +17,12 @@ snapshot. The format of both is that of ``index_log``. ``lock`` keeps a second w
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
+import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -30,7 +30,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keynet.cache.index_log import (
-    HEADER,
     DamagedError,
     IndexFilesError,
     Records,
@@ -57,21 +56,20 @@ class IndexFiles:
     Args:
         folder: Made where it is missing.
         space: Key space of the index.
-        turn: The lock that the index's writers hold while they call ``append``.
+        write_lock: The lock that the index's writers hold while they call ``append``.
 
     Raises:
         IndexFilesError: The folder is in use, damaged, of a newer format or of another key space.
         OSError: The folder cannot be made, read or written.
     """
 
-    def __init__(self, folder: Path, space: KeySpace, turn: threading.Lock) -> None:
-        self.folder, self._space, self._turn = folder, space, turn
+    def __init__(self, folder: Path, space: KeySpace, write_lock: threading.Lock) -> None:
+        self.folder, self._space, self._write_lock = folder, space, write_lock
         self._kind = record_type(space)
         self._broken = ""  # why nothing may be written any more
         self._compaction: threading.Thread | None = None
         self._stopped = threading.Event()
         self._journal, self._number, self._base = -1, 0, 0
-        self._end = 0  # bytes of the journal
         self._held = 0  # records in snapshot and journals
         self._compact_at = 0
         self._restored: list[Records] = []
@@ -113,19 +111,18 @@ class IndexFiles:
         """
         self._check()
         seal(records)
-        raw = raw_bytes(records)
+        end = os.fstat(self._journal).st_size
         try:
             with _explained(self.folder, "written"):
-                _write(self._journal, raw)
-        except OSError:
-            try:
-                os.ftruncate(self._journal, self._end)
-            except OSError as error:
-                self._broken = f"a half-written record could not be cut off ({error.strerror})"
+                _write(self._journal, raw_bytes(records))
+        except BaseException:  # a KeyboardInterrupt too may leave half a record
+            self._broken = "a half-written record could not be cut off"
+            with suppress(OSError):
+                os.ftruncate(self._journal, end)
+                self._broken = ""
             raise
-        self._end += len(raw)
         self._held += len(records)
-        if self._held > self._compact_at and self._held > 2 * alive + COMPACT_FROM:
+        if self._held > max(self._compact_at, 2 * alive + COMPACT_FROM):
             self._compact_at = self._held + alive + COMPACT_FROM  # should this one fail
             self._start_compaction()
 
@@ -192,7 +189,6 @@ class IndexFiles:
         read = [self._read_journal(number) for number in range(self._base, self._number + 1)]
         self._restored = read if base is None else [base, *read]
         last = self._path(self._number, "journal")
-        self._end = last.stat().st_size
         self._journal = os.open(last, os.O_WRONLY | os.O_APPEND)
         self._held = sum(map(len, self._restored))
         if self._base != newest:  # a damaged one, to be written anew
@@ -247,14 +243,23 @@ class IndexFiles:
         return found.records[:kept]
 
     def _start_compaction(self) -> None:
-        self._compaction = threading.Thread(target=self._compacted, name="keynet-compaction")
-        self._compaction.start()
+        """Compact beside the index, unless that is going on; a failure is logged."""
+        if self._compaction is not None and self._compaction.is_alive():
+            return
+        # A daemon, so that it delays no exit: to end it then is to kill it, which does no harm.
+        compaction = threading.Thread(target=self._compacted, name="keynet-compaction", daemon=True)
+        try:
+            compaction.start()
+        except (RuntimeError, MemoryError) as error:  # no thread
+            self._log_failure(error)
+        else:
+            self._compaction = compaction
 
     def _compacted(self) -> None:
         """Begin a new journal, and write what the logs before it come to as its snapshot."""
         try:
             self._sync()  # most of the work, while others write
-            with self._turn:
+            with self._write_lock:
                 if self._stopped.is_set():
                     return
                 self._sync()
@@ -262,17 +267,20 @@ class IndexFiles:
                 self._create(self._path(number, "journal"), [header(self._space)])
                 handle = os.open(self._path(number, "journal"), os.O_WRONLY | os.O_APPEND)
                 os.close(self._journal)
-                self._journal, self._end, self._number = handle, HEADER, number
+                self._journal, self._number = handle, number
             self._write_snapshot(number)
-        except OSError as error:
-            log.warning("%s could not be compacted (%s): the journal goes on", self.folder, error)
-        except DamagedError as error:
-            log.warning("%s could not be compacted: %s", self.folder, error)
+        except (OSError, MemoryError, DamagedError) as error:
+            self._log_failure(error)
+
+    def _log_failure(self, error: Exception) -> None:
+        state = "nothing is written any more" if self._broken else "the journal goes on"
+        why = str(error) or repr(error)  # a MemoryError may say nothing
+        log.warning("%s could not be compacted (%s): %s", self.folder, why, state)
 
     def _write_snapshot(self, number: int) -> None:
         """Write snapshot ``number`` from the snapshot in use and its journals; drop older ones."""
         paths = [self._path(n, "journal") for n in range(self._base, number)]
-        if self._path(self._base, "snapshot").exists():
+        if self._base:
             paths.insert(0, self._path(self._base, "snapshot"))
         records = [read_log(path, self._space).records for path in paths]
         for path, part in zip(paths, records, strict=True):
@@ -283,7 +291,7 @@ class IndexFiles:
         head = header(self._space, len(places))
         if not self._create(self._path(number, "snapshot"), chain([head], parts)):
             return
-        with self._turn:
+        with self._write_lock:
             before, self._base = self._base, number
             self._held -= sum(map(len, records)) - len(places)
             self._compact_at = 0
@@ -321,6 +329,13 @@ class IndexFiles:
 
 def _locked(folder: Path) -> int:
     """Return the open lock file of a folder, locked for this process and all others."""
+    try:
+        import fcntl
+    except ModuleNotFoundError as error:
+        raise IndexFilesError(
+            f"{folder} cannot be locked on {sys.platform}, which has no fcntl; "
+            "keep the index in memory alone (folder=None), or use Linux or macOS"
+        ) from error
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -78,12 +78,14 @@ def header(space: KeySpace, count: int | None = None) -> bytes:
     """Return the header of a snapshot of ``count`` records, or of a journal.
 
     Raises:
-        ValueError: The key space does not fit.
+        IndexFilesError: The key space does not fit.
     """
     content = {"format": FORMAT, "key_space": asdict(space), "records": count}
     line = json.dumps(content).encode() + b"\n"
     if len(line) > HEADER - 4:
-        raise ValueError(f"name of key space has {len(space.name)} characters; give a shorter one")
+        raise IndexFilesError(
+            f"name of key space has {len(space.name)} characters; give a shorter one"
+        )
     padded = line.ljust(HEADER - 4)
     return padded + zlib.crc32(padded).to_bytes(4, "little")
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -19,10 +20,11 @@ from keynet.hashing.cpu import faiss, nearest
 
 LISTS_FROM = 300_000  # codes; a scan of 256 bits takes .3 ms there, lists .09
 REBUILD = 2  # times as many codes as the lists were made for: they are made anew
-REACH_OF_LISTS = 256  # a search for more neighbours scans: lists would miss too many
+LISTS_UP_TO = 256  # candidates; a search for more scans: lists would miss too many
 TRIES = 3  # scans that a change in place may spoil before searching holds up writers
 AT_ONCE = 1024  # slots appended while readers of lists wait: some milliseconds
 CATCH_UP = 256  # slots taken up while writers wait
+SCOPE = 1100  # bytes of a scope's objects, as the resident memory of 10,000 scopes grew by
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.floating]
@@ -47,24 +49,25 @@ class ScopeCodes:
     """Slots of one scope, and lists over them when there are many.
 
     A scan holds no lock: it is repeated when a slot changed in place meanwhile, the last time
-    with writers locked out. A search in lists keeps writers out while it lasts.
+    with writers locked out. A search in lists keeps writers out while it lasts. There may be many
+    scopes of one entry: what only lists need is made with the first of them.
 
     Args:
         bits: K.
         dim: D.
-        turn: The lock that writers hold.
+        write_lock: The lock that writers hold.
     """
 
-    def __init__(self, bits: int, dim: int, turn: threading.Lock) -> None:
+    def __init__(self, bits: int, dim: int, write_lock: threading.Lock) -> None:
         self._slots = Slots(bits, dim)
-        self._turn = turn
+        self._write_lock = write_lock
         self._lock = threading.Lock()  # short: for changes of the slots, and looks at them
-        self._guard = Guard()
+        self._guard: Guard | None = None  # of lists
         self._lists: InvertedLists | None = None
         self._lists_from = LISTS_FROM
         self._touched: set[int] | None = None  # slots changed since a build began
         self._build: threading.Thread | None = None
-        self._stopped = threading.Event()
+        self._stopped = False
 
     def __len__(self) -> int:
         return self._slots.count
@@ -78,53 +81,73 @@ class ScopeCodes:
         first = self._slots.count
         for at in range(0, len(ids), AT_ONCE):
             part = slice(at, at + AT_ONCE)
-            with self._guard.writing(), self._lock:
+            with self._changing():
                 slot = self._slots.extend(ids[part], codes[part], vectors[part])
                 self._touch(range(slot, self._slots.count))
         return first
 
     def grown(self) -> None:
-        """Begin to build lists, if there are now enough codes for them."""
-        if self._slots.count >= self._lists_from and self._touched is None and faiss() is not None:
-            self._start_build()
+        """Begin to build lists, if there are now enough codes for them; a failure is logged."""
+        if self._slots.count < self._lists_from or self._touched is not None or faiss() is None:
+            return
+        self._lists_from = REBUILD * self._slots.count
+        try:
+            codes = self._slots.codes[: self._slots.count].copy()
+            # A daemon: nothing of it outlives the process, so that it need not delay its exit.
+            build = threading.Thread(
+                target=self._built, args=(codes,), name="keynet-lists", daemon=True
+            )
+            self._guard, self._touched = self._guard or Guard(), set()
+            build.start()
+        except (RuntimeError, MemoryError) as error:  # no thread, or no room
+            self._touched = None
+            _log_failure(error)
+        else:
+            self._build = build
 
     def replace(self, slot: int, code: Bytes, vector: Floats) -> None:
         """Give the entry of a slot another code and vector."""
-        with self._guard.writing(), self._lock:
+        with self._changing():
             self._slots.replace(slot, code, vector)
             self._touch([slot])
 
     def remove(self, slot: int) -> int | None:
         """Free a slot; return the entry that moved there, None if none did."""
-        with self._guard.writing(), self._lock:
+        with self._changing():
             moved = self._slots.remove(slot)
             self._touch([slot, self._slots.count])
             if self._lists is not None and self._slots.count < LISTS_FROM // 2:
                 self._lists, self._lists_from = None, LISTS_FROM
         return moved
 
-    def nearest(self, queries: Bytes, reach: int) -> Found:
-        """Return the nearest of each query's codes [Q, K/8], R = the lesser of reach and count."""
+    def nearest(self, queries: Bytes, num_candidates: int, radius: int) -> Found:
+        """Return the nearest codes of each query.
+
+        Args:
+            queries: uint8 [Q, K/8].
+            num_candidates: Most that are found for a query.
+            radius: What is farther is left out, but where another query has more that is near.
+        """
         with one_thread():
-            if reach <= REACH_OF_LISTS and self._lists is not None:
+            if num_candidates <= LISTS_UP_TO and self._guard is not None:
                 with self._guard.reading():
-                    found = self._listed(queries, reach)
+                    found = self._listed(queries, num_candidates, radius)
                 if found is not None:
                     return found
             for _ in range(TRIES - 1):
                 with self._lock:
                     codes, changes = self._slots.codes[: self._slots.count], self._slots.changes
-                distances, slots = _scan(codes, queries, reach)
+                distances, slots = _scan(codes, queries, num_candidates)
                 with self._lock:
                     if self._slots.changes == changes:
-                        return self._gather(distances, slots)
+                        return self._gather(distances, slots, radius)
             with self._lock:
                 codes = self._slots.codes[: self._slots.count]
-                return self._gather(*_scan(codes, queries, reach))
+                return self._gather(*_scan(codes, queries, num_candidates), radius)
 
     def stop(self) -> None:
         """Let a build that is on end early, without its lists."""
-        self._stopped.set()
+        self._stopped = True
 
     def join(self) -> None:
         """Wait for a build that is on; the caller must not be a writer."""
@@ -135,21 +158,29 @@ class ScopeCodes:
     def nbytes(self) -> int:
         """Bytes of memory; of lists by estimate."""
         lists = self._lists
-        return self._slots.nbytes + (0 if lists is None else lists.nbytes)
+        return SCOPE + self._slots.nbytes + (0 if lists is None else lists.nbytes)
 
     @property
     def approximate(self) -> bool:
         """Whether searches look into lists, and so may miss."""
         return self._lists is not None
 
-    def _listed(self, queries: Bytes, reach: int) -> Found | None:
-        """Search the lists; None if they are gone or found too few."""
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Let nobody see the slots and lists half changed."""
+        with self._guard.writing() if self._guard else nullcontext(), self._lock:
+            yield
+
+    def _listed(self, queries: Bytes, num_candidates: int, radius: int) -> Found | None:
+        """Search the lists; None if there are none or they found too few."""
         if self._lists is None:
             return None
-        distances, slots = self._lists.search(queries, min(reach, self._slots.count))
-        return self._gather(distances, slots) if (slots >= 0).all() else None
+        distances, slots = self._lists.search(queries, min(num_candidates, self._slots.count))
+        return self._gather(distances, slots, radius) if (slots >= 0).all() else None
 
-    def _gather(self, distances: Ints, slots: Longs) -> Found:
+    def _gather(self, distances: Ints, slots: Longs, radius: int) -> Found:
+        most = int((distances <= radius).sum(1).max(initial=0))  # of a query; they are sorted
+        distances, slots = distances[:, :most], slots[:, :most]
         return Found(distances, self._slots.ids[slots], self._slots.vectors[slots])
 
     def _touch(self, slots: Sequence[int]) -> None:
@@ -170,41 +201,39 @@ class ScopeCodes:
         taken = np.array([slot for slot in slots if slot < self._slots.count], np.int64)
         return taken, self._slots.codes[taken]
 
-    def _start_build(self) -> None:
-        self._touched = set()
-        self._lists_from = REBUILD * self._slots.count
-        codes = self._slots.codes[: self._slots.count].copy()
-        self._build = threading.Thread(target=self._built, args=(codes,), name="keynet-lists")
-        self._build.start()
-
     def _built(self, codes: Bytes) -> None:
         """Make lists of codes as they were, take up what changed since, and put them to use."""
         try:
             with one_thread():
-                lists = InvertedLists(codes, self._stopped.is_set)
+                lists = InvertedLists(codes, lambda: self._stopped)
                 while True:
-                    with self._turn:
+                    with self._write_lock:
                         touched = list(self._touched or ())
                         taken = self._taken(touched)
                         self._touched = set()
                         if len(touched) <= CATCH_UP:
                             lists.update(touched, *taken)
-                            with self._guard.writing():
-                                self._lists, self._touched = lists, None
+                            self._lists = lists  # searches that are on end in the old ones
                             break
                     lists.update(touched, *taken)
             log.info("codes searched in inverted lists: %d", len(lists))
         except StoppedError:
-            self._touched = None
+            pass
         except (RuntimeError, MemoryError) as error:
-            self._touched = None
-            log.warning("inverted lists could not be built (%s): scanning goes on", _line(error))
+            _log_failure(error)
+        finally:
+            with self._write_lock:
+                self._touched = None  # whatever ended this build, another may begin
 
 
-def _scan(codes: Bytes, queries: Bytes, reach: int) -> tuple[Ints, Longs]:
-    found = nearest(queries.view(np.int32), codes.view(np.int32), min(reach, len(codes)))
+def _scan(codes: Bytes, queries: Bytes, num_candidates: int) -> tuple[Ints, Longs]:
+    found = nearest(queries.view(np.int32), codes.view(np.int32), min(num_candidates, len(codes)))
     return found[0], found[1]
 
 
+def _log_failure(error: Exception) -> None:
+    log.warning("inverted lists could not be built (%s): scanning goes on", _line(error))
+
+
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return " ".join(str(error).split()) or repr(error)  # a MemoryError may say nothing

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST = 4  # slots of a new scope: there may be many scopes of one entry each
 GROWTH = 1.5
+WHOLE = 1 << 17  # bytes; a smaller array takes all its memory at once, a larger one page by page
 
 Bytes = NDArray[np.uint8]
 Halves = NDArray[np.float16]
@@ -28,9 +28,9 @@ class Slots:
 
     def __init__(self, bits: int, dim: int) -> None:
         self.count, self.changes, self._most = 0, 0, 0
-        self.codes: Bytes = np.empty((LEAST, bits // 8), np.uint8)
-        self.vectors: Halves = np.empty((LEAST, dim), np.float16)
-        self.ids: Longs = np.empty(LEAST, np.int64)
+        self.codes: Bytes = np.empty((0, bits // 8), np.uint8)
+        self.vectors: Halves = np.empty((0, dim), np.float16)
+        self.ids: Longs = np.empty(0, np.int64)
 
     def reserve(self, extra: int) -> None:
         """Make room for ``extra`` more; readers may go on, as the slots that are taken are copied.
@@ -73,9 +73,11 @@ class Slots:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory; what is reserved and was never written takes none."""
-        rows = self.codes, self.vectors, self.ids
-        return sum(self._most * array.nbytes // len(array) for array in rows)
+        """Bytes of memory; what is reserved in a large array and was never written takes none."""
+        return sum(
+            array.nbytes if array.nbytes < WHOLE else self._most * array[0].nbytes
+            for array in (self.codes, self.vectors, self.ids)
+        )
 
 
 def _longer(rows: NDArray[Any], count: int, capacity: int) -> NDArray[Any]:

@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from time import perf_counter, sleep
 
@@ -23,6 +24,7 @@ GROUP = 10  # entries of a group
 LATENT = 32  # dimensions that centres of groups vary in
 SPREAD = 0.09  # angle between an entry and its centre; two of a group differ in 4 % of their bits
 BATCH = 1000
+INSERTED = 20_000  # keys that are inserted over and over, as new entries
 PACED = 0.001  # seconds between two inserts of a server that takes 1,000 a second
 WARM_UPS = 20
 RESIDENT_FROM = 1_000_000  # entries; fewer take memory that the process had freed
@@ -171,7 +173,7 @@ def codes_cost(space: KeySpace, entries: int, queries: int, say: Say) -> list[Re
         times, distances = [], []
         for query in asked:
             start = perf_counter()
-            found = codes.nearest(query, 32)
+            found = codes.nearest(query, 32, space.bits)
             times.append(1000 * (perf_counter() - start))
             distances.append(int(found.distances[0, 0]))
         for percentile in (50, 99):
@@ -221,7 +223,7 @@ def searched_while_inserting(
         pause: Seconds from one insert to the next.
     """
     first, inserted, stopped = len(index), 0, threading.Event()
-    more = clusters.keys(np.arange(20_000) % clusters.groups)
+    more = cycle(clusters.keys(np.arange(INSERTED) % clusters.groups))
 
     def insert() -> None:
         nonlocal inserted
@@ -275,15 +277,15 @@ def _filled(
     index: CodeIndex, clusters: Clusters, entries: int, say: Say
 ) -> Iterator[NDArray[np.uint8]]:
     """Insert entries and yield their codes."""
-    start = told = perf_counter()
+    start = said = perf_counter()
     for first in range(0, entries, BATCH):
         ids = range(first, min(first + BATCH, entries))
         keys = clusters.keys(np.array(ids) // GROUP)
         index.insert_many(ids, keys)
         yield np.stack([key.code for key in keys])
-        if perf_counter() - told > 10:
-            told = perf_counter()
-            left = (told - start) * (entries - first) / (first + BATCH)
+        if perf_counter() - said > 10:
+            said = perf_counter()
+            left = (said - start) * (entries - first) / (first + BATCH)
             say(f"inserted {first + BATCH:,} of {entries:,}, about {left:.0f} s left")
 
 

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keynet.cache import index as index_module
 from keynet.cache import scope_codes
 from keynet.cache.index import CodeIndex, CodeIndexError, Neighbour
 from keynet.types import Key, KeySpace
@@ -221,6 +224,63 @@ def test_memory_is_counted(space: KeySpace, key: Make) -> None:
     index = filled(space, key, 2000)
     a_row = space.bits // 8 + 2 * space.dim + 8
     assert a_row + 64 < index.memory_bytes / 2000 < a_row + 250
+
+
+def test_memory_of_scopes_of_one_entry_is_counted(space: KeySpace, key: Make) -> None:
+    index, count = CodeIndex(space), 3000
+    keys = [key(n, n) for n in range(count)]
+    tracemalloc.start()
+    for number, one in enumerate(keys):
+        index.insert(number, one)
+    grown = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert 0.8 < index.memory_bytes / grown < 1.7  # locks and malloc's own are not traced
+    assert index.memory_bytes < 1600 * count
+
+
+@pytest.mark.parametrize("radius", [None, 0])
+def test_neighbours_of_all_entries_are_gathered_in_parts(
+    space: KeySpace, key: Make, monkeypatch: pytest.MonkeyPatch, radius: int | None
+) -> None:
+    """64 queries for everything would copy every vector 64 times."""
+    monkeypatch.setattr(index_module, "CANDIDATES_AT_ONCE", 500)
+    index, gathered, real = filled(space, key, 200), [], scope_codes.ScopeCodes._gather
+
+    def gather(*args: object) -> object:
+        found = real(*args)
+        gathered.append(found.vectors.shape[:2])
+        return found
+
+    monkeypatch.setattr(scope_codes.ScopeCodes, "_gather", gather)
+    found = index.search_many([key(n) for n in range(64)], 10**6, radius)
+    assert [len(some) for some in found] == [1 if radius == 0 else 200] * 64
+    assert set(gathered) == {(2, 1 if radius == 0 else 200)}
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError])
+def test_an_insert_is_done_though_lists_cannot_be_built(
+    space: KeySpace,
+    key: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
+    content: Callable,
+    reopened: Callable,
+) -> None:
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(scope_codes, "LISTS_FROM", 20)
+
+    def fails(*args: object) -> None:
+        raise error
+
+    with CodeIndex(space, tmp_path) as index:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fails)
+            index.insert_many(range(60), [key(n, n % 2) for n in range(60)])
+            index.replace(0, key(99, 1))
+        kept = content(index)
+        assert len(kept) == 60
+    assert reopened(tmp_path) == kept
 
 
 @pytest.mark.parametrize("lists_from", [10**9, 300])

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from keynet.cache import index_files
 from keynet.cache.index import CodeIndex
-from keynet.cache.index_log import HEADER, IndexFilesError, record_type
+from keynet.cache.index_log import IndexFilesError, record_type
 from keynet.types import Key, KeySpace
 
 Make = Callable[..., Key]
@@ -30,10 +30,6 @@ def of(model: dict[int, Key]) -> dict[int, tuple]:
         entry: (key.scope_digest, key.code.tobytes(), key.vector.astype(np.float16).tobytes())
         for entry, key in model.items()
     }
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 STEP = st.tuples(
@@ -89,88 +85,6 @@ def test_a_restored_index_searches_and_changes(
         index.insert(20, key(20))
         kept = content(index)
     assert reopened(tmp_path) == kept
-
-
-def test_a_journal_is_compacted_and_the_generation_before_kept(
-    space: KeySpace,
-    key: Make,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    content: Callable,
-    reopened: Callable,
-) -> None:
-    monkeypatch.setattr(index_files, "COMPACT_FROM", 50)
-    with CodeIndex(space, tmp_path) as index:
-        index.insert_many(range(20), [key(n) for n in range(20)])
-        seen = []
-        for number in range(400):
-            index.replace(number % 20, key(number))
-            index.settle()
-            seen.append(names(tmp_path))
-        kept = content(index)
-    assert ["0.journal", "1.journal", "1.snapshot", "lock"] in seen
-    assert ["1.journal", "1.snapshot", "2.journal", "2.snapshot", "lock"] in seen
-    assert max(map(len, seen)) == 5
-    size = sum(path.stat().st_size for path in tmp_path.iterdir())
-    assert size < 5 * HEADER + SIZE * 2 * (2 * 20 + 51)
-    assert reopened(tmp_path) == kept
-
-
-def test_compacting_keeps_what_is_done_meanwhile(
-    space: KeySpace,
-    key: Make,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    content: Callable,
-    reopened: Callable,
-) -> None:
-    monkeypatch.setattr(index_files, "COMPACT_FROM", 20)
-    begun, go_on = threading.Event(), threading.Event()
-    real = index_files.last_settings
-
-    def slow(*args: object) -> object:
-        begun.set()
-        assert go_on.wait(10)
-        return real(*args)
-
-    with CodeIndex(space, tmp_path) as index:
-        monkeypatch.setattr(index_files, "last_settings", slow)
-        index.insert(0, key(0))
-        for number in range(40):
-            index.replace(0, key(number))
-        assert begun.wait(10)
-        index.insert(1, key(1))
-        index.replace(0, key(77))
-        go_on.set()
-        index.settle()
-        assert "1.snapshot" in names(tmp_path)
-        kept = content(index)
-    monkeypatch.undo()
-    assert reopened(tmp_path) == kept == of({0: key(77), 1: key(1)})
-
-
-def test_a_compaction_that_was_killed_is_as_none(
-    space: KeySpace,
-    key: Make,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    content: Callable,
-    reopened: Callable,
-) -> None:
-    """Between the new journal and its snapshot, with a half-written file beside."""
-    monkeypatch.setattr(index_files, "COMPACT_FROM", 20)
-    monkeypatch.setattr(index_files.IndexFiles, "_write_snapshot", lambda *_: None)
-    with CodeIndex(space, tmp_path) as index:
-        for number in range(60):
-            (index.replace if 0 in index else index.insert)(0, key(number))
-            index.settle()
-        index.insert(1, key(1))
-        kept = content(index)
-    monkeypatch.undo()
-    (tmp_path / "1.tmp").write_bytes(b"half a snapshot")
-    assert "1.journal" in names(tmp_path) and "1.snapshot" not in names(tmp_path)
-    assert reopened(tmp_path) == kept == of({0: key(59), 1: key(1)})
-    assert "1.tmp" not in names(tmp_path)
 
 
 def test_a_second_writer_is_kept_out(space: KeySpace, key: Make, tmp_path: Path) -> None:
@@ -306,37 +220,51 @@ def test_a_flush_that_failed_is_not_forgotten(
     CodeIndex(space, tmp_path).close()  # nobody holds the lock
 
 
-def test_a_compaction_without_space_leaves_the_journal(
-    space: KeySpace,
-    key: Make,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    reopened: Callable,
-) -> None:
-    monkeypatch.setattr(index_files, "COMPACT_FROM", 20)
-
-    def fails(*args: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with CodeIndex(space, tmp_path) as index:
-        with monkeypatch.context() as patch:
-            patch.setattr(index_files.IndexFiles, "_create", fails)
-            for number in range(30):
-                (index.replace if 0 in index else index.insert)(0, key(number))
-                index.settle()
-        assert caplog.text.count("could not be compacted") == 1
-        assert "No space left" in caplog.text
-        for number in range(30):
-            index.replace(0, key(number))
-            index.settle()
-        assert "1.snapshot" in names(tmp_path)  # tried again later
-    assert reopened(tmp_path) == of({0: key(29)})
-
-
 def test_folders_that_cannot_be(space: KeySpace, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(OSError, match="index cannot be opened") as caught:
             CodeIndex(space, folder)
         assert "\n" not in str(caught.value)
+
+
+def test_an_interrupted_write_is_cut_off(
+    space: KeySpace,
+    key: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: Callable,
+    reopened: Callable,
+) -> None:
+    real = os.write
+
+    def interrupted(handle: int, raw: memoryview) -> int:
+        real(handle, raw[: SIZE + 7])
+        raise KeyboardInterrupt
+
+    with CodeIndex(space, tmp_path) as index:
+        index.insert(1, key(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(index_files.os, "write", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                index.insert_many([2, 3], [key(2), key(3)])
+        index.insert(4, key(4))
+        with monkeypatch.context() as patch:
+            full_after(5, patch)
+            with pytest.raises(OSError, match="cannot be written"):
+                index.insert(5, key(5))
+        kept = content(index)
+    assert reopened(tmp_path) == kept == of({1: key(1), 4: key(4)})
+
+
+def test_an_index_in_memory_needs_no_file_locks(
+    space: KeySpace, key: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows."""
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    spec = importlib.util.spec_from_file_location("index_files_again", index_files.__file__)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    CodeIndex(space).insert(1, key(1))
+    with pytest.raises(IndexFilesError, match=r"cannot be locked .* in memory alone") as caught:
+        CodeIndex(space, tmp_path)
+    assert "\n" not in str(caught.value)

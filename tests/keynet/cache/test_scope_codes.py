@@ -25,15 +25,15 @@ def rows(numbers: range) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return ids, np.stack([code(n) for n in numbers]), np.tile(ids[:, None] % 2000, (1, DIM))
 
 
-def filled(count: int, turn: threading.Lock | None = None) -> ScopeCodes:
-    codes = ScopeCodes(BITS, DIM, turn or threading.Lock())
+def filled(count: int, write_lock: threading.Lock | None = None) -> ScopeCodes:
+    codes = ScopeCodes(BITS, DIM, write_lock or threading.Lock())
     codes.reserve(count)
     codes.extend(*rows(range(count)))
     return codes
 
 
-def ask(codes: ScopeCodes, number: int, reach: int = 1) -> Found:
-    return codes.nearest(code(number)[None], reach)
+def ask(codes: ScopeCodes, number: int, num_candidates: int = 1, radius: int = BITS) -> Found:
+    return codes.nearest(code(number)[None], num_candidates, radius)
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, *happens: Callable[[], object]) -> list[int]:
@@ -52,7 +52,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, *happens: Callable[[], object])
 
 
 def test_the_nearest_with_what_is_stored() -> None:
-    found = filled(50).nearest(np.stack([code(7), code(8)]), 3)
+    found = filled(50).nearest(np.stack([code(7), code(8)]), 3, BITS)
     assert found.distances.shape == found.entries.shape == (2, 3)
     assert found.entries[:, 0].tolist() == [7, 8]
     assert found.vectors[:, 0].tolist() == [[7, 7], [8, 8]]
@@ -60,8 +60,19 @@ def test_the_nearest_with_what_is_stored() -> None:
 
 
 def test_more_than_there_are() -> None:
-    assert sorted(ask(filled(5), 1, reach=99).entries[0].tolist()) == list(range(5))
+    assert sorted(ask(filled(5), 1, num_candidates=99).entries[0].tolist()) == list(range(5))
     assert ask(ScopeCodes(BITS, DIM, threading.Lock()), 1, 3).entries.shape == (1, 0)
+
+
+def test_what_is_beyond_the_radius_is_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes, everything = filled(50), ask(filled(50), 99, 50)
+    for radius in (0, 20, 30, BITS):
+        found = ask(codes, 99, 50, radius)
+        inside = int((everything.distances <= radius).sum())
+        assert found.vectors.shape == (1, inside, DIM)
+        assert np.array_equal(found.entries[0], everything.entries[0, :inside])
+    both = codes.nearest(np.stack([code(99), code(7)]), 50, 0)
+    assert both.entries.shape == (2, 1) and both.entries[1, 0] == 7
 
 
 def test_a_scan_during_which_a_slot_changed_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +139,7 @@ def same_as_a_scan(codes: ScopeCodes, numbers: range, monkeypatch: pytest.Monkey
     """Every code that is there is found at distance 0, and what is gone is not."""
     listed = {n: (f.entries[0, 0], f.distances[0, 0]) for n in numbers for f in [ask(codes, n)]}
     with monkeypatch.context() as patch:
-        patch.setattr(scope_codes, "REACH_OF_LISTS", 0)
+        patch.setattr(scope_codes, "LISTS_UP_TO", 0)
         for number, (entry, distance) in listed.items():
             found = ask(codes, number)
             if found.distances[0, 0] == 0:
@@ -146,7 +157,7 @@ def test_many_codes_are_searched_in_lists(lists: None, monkeypatch: pytest.Monke
     assert ask(codes, 5).entries[0, 0] == 5
     assert not scans
     # A scan when many are wanted, since lists would miss some.
-    assert len(ask(codes, 5, reach=700).entries[0]) == 700
+    assert len(ask(codes, 5, num_candidates=700).entries[0]) == 700
     assert len(scans) == 1
 
 
@@ -197,14 +208,14 @@ def test_lists_that_find_too_few_are_not_believed(
     codes.grown()
     codes.join()
     scans = interrupted(monkeypatch)
-    assert len(set(ask(codes, 5, reach=200).entries[0].tolist())) == 200
+    assert len(set(ask(codes, 5, num_candidates=200).entries[0].tolist())) == 200
     assert len(scans) == 1
 
 
 def test_what_changes_during_a_build_is_taken_up(
     lists: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turn, begun, go_on = threading.Lock(), threading.Event(), threading.Event()
+    write_lock, begun, go_on = threading.Lock(), threading.Event(), threading.Event()
     real = scope_codes.InvertedLists
 
     def slow(*args: object) -> object:
@@ -213,10 +224,10 @@ def test_what_changes_during_a_build_is_taken_up(
         return real(*args)
 
     monkeypatch.setattr(scope_codes, "InvertedLists", slow)
-    codes = filled(600, turn)
+    codes = filled(600, write_lock)
     codes.grown()
     assert begun.wait(10)
-    with turn:
+    with write_lock:
         codes.reserve(700)
         codes.extend(*rows(range(600, 1300)))  # more than is taken up at once
         codes.replace(3, code(5000), np.zeros(DIM))
@@ -278,6 +289,65 @@ def test_a_build_that_fails_is_said_and_scanning_goes_on(
     codes.grown()  # not again at once
     codes.join()
     assert len(caplog.records) == 1
+
+
+class NoCopy(np.ndarray):
+    def copy(self, order: str = "C") -> np.ndarray:
+        raise MemoryError("no more")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("what", ["copy", "thread", "build"])
+def test_a_build_that_fails_does_not_keep_others_off(
+    lists: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    def fails(*args: object) -> None:
+        raise KeyError if what == "build" else RuntimeError("no more")
+
+    codes = filled(600)
+    with monkeypatch.context() as patch:
+        if what == "copy":
+            patch.setattr(codes._slots, "codes", codes._slots.codes.view(NoCopy))
+        elif what == "thread":
+            patch.setattr(threading.Thread, "start", fails)
+        else:
+            patch.setattr(scope_codes, "InvertedLists", fails)
+        codes.grown()
+        codes.join()
+    assert what == "build" or "could not be built (no more): scanning goes on" in caplog.text
+    assert not codes.approximate
+    codes.reserve(700)
+    codes.extend(*rows(range(600, 1300)))
+    codes.grown()
+    codes.join()
+    assert codes.approximate
+
+
+@pytest.mark.parametrize("error", [None, MemoryError, scope_codes.StoppedError])
+def test_a_build_ends_between_writes(
+    lists: None, monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None
+) -> None:
+    """A writer who has seen that one is on may note what it changed."""
+    write_lock, go_on, ended = threading.Lock(), threading.Event(), threading.Event()
+    real = scope_codes.InvertedLists
+
+    def build(*args: object) -> object:
+        assert go_on.wait(10)
+        ended.set()
+        if error is not None:
+            raise error
+        return real(*args)
+
+    monkeypatch.setattr(scope_codes, "InvertedLists", build)
+    codes = filled(600, write_lock)
+    codes.grown()
+    with write_lock:
+        go_on.set()
+        assert ended.wait(10)
+        codes._build.join(0.1)
+        assert codes._touched is not None
+    codes.join()
+    assert codes._touched is None
 
 
 def test_lists_that_cannot_be_kept_up_are_left(

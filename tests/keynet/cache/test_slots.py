@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keynet.cache.slots import LEAST, Slots
+from keynet.cache.slots import WHOLE, Slots
 
 BITS, DIM = 64, 3
 
@@ -53,7 +53,7 @@ def test_slots_are_a_list_in_which_the_last_fills_gaps(steps: list[tuple[str, in
 
 def test_what_a_reader_knows_stays_while_slots_are_appended() -> None:
     slots = Slots(BITS, DIM)
-    append(slots, *range(LEAST))
+    append(slots, *range(4))
     codes, count, changes = slots.codes, slots.count, slots.changes
     known = codes[:count].copy()
     append(slots, *range(100, 200))
@@ -74,16 +74,33 @@ def test_removing_the_last_is_a_change_in_place() -> None:
 def test_growth_copies_seldom_and_counts_what_was_written() -> None:
     slots, arrays = Slots(BITS, DIM), set()
     kept = []
-    for number in range(3000):
+    for number in range(30_000):
         append(slots, number)
         if id(slots.codes) not in arrays:
             arrays.add(id(slots.codes))
             kept.append(slots.codes)  # so that no other gets its id
-    assert len(arrays) < 20
-    assert slots.nbytes == 3000 * (BITS // 8 + 2 * DIM + 8)
-    for _ in range(2999):
+    assert len(arrays) < 30
+    assert slots.codes.nbytes > WHOLE
+    assert slots.nbytes == 30_000 * (BITS // 8 + 2 * DIM + 8)
+    for _ in range(29_999):
         slots.remove(0)
-    assert slots.nbytes == 3000 * (BITS // 8 + 2 * DIM + 8)  # touched memory stays
+    assert slots.nbytes == 30_000 * (BITS // 8 + 2 * DIM + 8)  # touched memory stays
+
+
+def test_the_first_entry_takes_the_memory_of_one() -> None:
+    slots = Slots(BITS, DIM)
+    assert slots.nbytes == 0
+    append(slots, 1)
+    arrays = slots.codes, slots.vectors, slots.ids
+    assert slots.nbytes == sum(a.nbytes for a in arrays) == BITS // 8 + 2 * DIM + 8
+
+
+def test_small_arrays_are_counted_whole() -> None:
+    slots = Slots(BITS, DIM)
+    append(slots, *range(10))
+    append(slots, 10)
+    assert len(slots.ids) > 11
+    assert slots.nbytes == sum(a.nbytes for a in (slots.codes, slots.vectors, slots.ids))
 
 
 def test_memory_that_is_not_there_changes_nothing() -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import sleep
 
 import numpy as np
 import pytest
 
 from keynet.cache import scope_codes
 from keynet.cache.index import CodeIndex
+from keynet.evaluation import index_cost as index_cost_module
 from keynet.evaluation.index_cost import (
     GROUP,
     Clusters,
@@ -14,6 +16,7 @@ from keynet.evaluation.index_cost import (
     cost_table,
     index_cost,
     recall,
+    searched_while_inserting,
 )
 from keynet.types import KeySpace
 
@@ -63,6 +66,28 @@ def test_figures_of_an_index(tmp_path: Path) -> None:
     assert lines
     table = cost_table(records)
     assert "128 bits" in table and "restore_s" in table
+
+
+@pytest.mark.parametrize("pause", [0, 1e-4])
+def test_inserting_goes_on_as_long_as_searching(
+    monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
+    monkeypatch.setattr(index_cost_module, "INSERTED", 5)
+    clusters, index = Clusters(SPACE, 100), CodeIndex(SPACE)
+    asked = clusters.queries(30)
+    real, seen = CodeIndex.search, []
+
+    def search(*args: object) -> object:
+        sleep(0.005)
+        seen.append(len(index))
+        return real(*args)
+
+    monkeypatch.setattr(CodeIndex, "search", search)
+    times, rate, inserted = searched_while_inserting(index, clusters, asked, pause)
+    assert len(times) == 30
+    assert len(set(seen[len(seen) // 2 :])) > 3  # of 25; it grows to the end
+    assert inserted == len(index) > 5
+    assert rate > 0
 
 
 def test_figures_of_codes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
