@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from keynet.export.graphs import INPUTS, refuse_pickle
+from keynet.export.graphs import INPUTS
 from keynet.export.manifest import ONNX, PT2, ArtefactError
+from keynet.export.pt2_archive import check_archive
 from keynet.types import KeyOutput
 
 OPSET = 20
@@ -21,6 +22,8 @@ FORMATS = {"pt2": PT2, "onnx": ONNX}
 
 def check_formats(names: Sequence[str]) -> None:
     """Raise ValueError for a format that is not known, or whose packages are not installed."""
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise ValueError(f"export.formats={names!r}: give a list, such as [pt2]")
     for name in names:
         if name not in FORMATS:
             raise ValueError(
@@ -83,7 +86,7 @@ def _pt2(program: ExportedProgram) -> bytes:
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     content = buffer.getvalue()
-    refuse_pickle(content)
+    check_archive(content)
     return content
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
-import re
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,17 +12,11 @@ import torch
 from torch import Tensor
 
 from keynet.export.manifest import MODEL, ONNX, PT2, ArtefactError
+from keynet.export.pt2_archive import check_archive
 from keynet.types import KeyOutput
 
 # images uint8 [B, 3, S, S], image_mask bool [B], tokens int64 [B, L], token_mask bool [B, L]
 Graph = Callable[[Tensor, Tensor, Tensor, Tensor], KeyOutput]
-# All that an archive of ours has; what ends in .pt is empty.
-TENSOR = re.compile(r"(weight|tensor)_\d+")
-ENTRY = re.compile(
-    r"archive/(archive_format|archive_version|byteorder|\.data/(version|serialization_id)"
-    r"|models/model\.json|data/sample_inputs/model\.pt"
-    r"|data/(weights|constants)/((weight|tensor)_\d+|model_(weights|constants)_config\.json))"
-)
 INPUTS = ("images", "image_mask", "tokens", "token_mask")
 
 
@@ -47,7 +38,7 @@ def read_torchscript(content: bytes, device: torch.device) -> torch.jit.ScriptMo
     try:
         with torchscript():
             model = torch.jit.load(io.BytesIO(content), map_location=device)  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, LookupError) as error:
         reason = str(error).splitlines()[0]
         raise ArtefactError(f"{MODEL} is no TorchScript that loads here ({reason})") from error
     assert isinstance(model, torch.jit.ScriptModule)
@@ -74,42 +65,13 @@ def _of_torchscript(content: bytes) -> Graph:
 
 
 def _of_torch_export(content: bytes) -> Graph:
-    refuse_pickle(content)
+    check_archive(content)
     try:
         program = torch.export.load(io.BytesIO(content))
     except Exception as error:
         reason = " ".join(str(error).split())[:120]
         raise ArtefactError(f"{PT2} is no exported program that loads here ({reason})") from error
     return _on_tensors(program.module())
-
-
-def refuse_pickle(content: bytes) -> None:
-    """Raise ArtefactError where a torch.export archive holds more than tensors and a graph.
-
-    torch would unpickle the rest: sample inputs, objects, an archive of an older form.
-    """
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            entries = archive.infolist()
-            configs = [
-                json.loads(archive.read(entry))
-                for entry in entries
-                if entry.filename.endswith("_config.json")
-            ]
-        payloads = [payload for config in configs for payload in config["config"].values()]
-        tensors = all(
-            not payload["use_pickle"] and TENSOR.fullmatch(payload["path_name"])
-            for payload in payloads
-        )
-    except (zipfile.BadZipFile, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ArtefactError(f"{PT2} is no archive ({error}); export the model again") from error
-    names = [entry.filename for entry in entries]
-    strange = [name for name in names if not ENTRY.fullmatch(name)]
-    strange += [e.filename for e in entries if e.file_size and e.filename.endswith(".pt")]
-    strange += [name for name in names if names.count(name) > 1]
-    if strange or not tensors:
-        what = strange[0] if strange else "a tensor that is pickled"
-        raise ArtefactError(f"{PT2} holds {what[:80]}, which is not loaded; export again")
 
 
 def _of_onnx(content: bytes) -> Graph:
@@ -119,6 +81,9 @@ def _of_onnx(content: bytes) -> Graph:
         raise ModuleNotFoundError(
             f"{ONNX} runs on onnxruntime; install it with: pip install 'keynet-cache[formats]'"
         ) from error
+    # Tensors in files beside the graph are files that nothing checks.
+    if b"external_data" in content or b"location" in content:
+        raise ArtefactError(f"{ONNX} names tensors in other files, which are not read")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     try:

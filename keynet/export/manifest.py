@@ -157,6 +157,11 @@ class Manifest:
         for name in REQUIRED_FILES:
             if name not in self.files:
                 raise ArtefactError(f"files lacks {name!r}; export the model again")
+        if not self.golden:
+            raise ArtefactError("golden is empty; export the model with requests to verify")
+        if not space.name.isprintable():
+            raise ArtefactError("key_space.name has characters that cannot be printed")
+        _check_parity(self.parity or (), self.parity_radius, space.bits)
         for i, golden in enumerate(self.golden):
             _check_golden(golden, f"golden[{i}]", self)
         for i, threshold in enumerate(self.thresholds):
@@ -254,8 +259,10 @@ def set_parity(folder: str | Path, parity: Sequence[Parity]) -> Manifest:
     Raises:
         ArtefactError: When the folder is not writable.
     """
+    manifest = read_manifest(folder)
     radius = sum(sorted(one.most_flips for one in parity)[-2:])  # of any two
-    manifest = replace(read_manifest(folder), parity=list(parity), parity_radius=radius)
+    radius = min(radius, manifest.key_space.bits)
+    manifest = replace(manifest, parity=list(parity), parity_radius=radius)
     write_manifest(manifest, folder)
     return manifest
 
@@ -271,6 +278,16 @@ def _check_blocks(blocks: Mapping[str, tuple[int, int]], bits: int) -> None:
             f"code_blocks has {found or 'nothing'}; expected 'image' and 'text', whole bytes that "
             f"together are bits 0 to {bits}"
         )
+
+
+def _check_parity(parity: Sequence[Parity], radius: int | None, bits: int) -> None:
+    for i, one in enumerate(parity):
+        shares = 0 <= one.flipped_bits <= 1 and 0 <= one.changed_codes <= 1
+        counts = one.requests > 0 <= one.flipped_certain_bits and 0 <= one.most_flips <= bits
+        if not (shares and counts and one.margin >= 0):
+            raise ArtefactError(f"parity[{i}] has figures that no comparison gives; measure again")
+    if radius is not None and not 0 <= radius <= bits:
+        raise ArtefactError(f"parity_radius is {radius}; expected 0 to {bits}")
 
 
 def _check_golden(golden: Golden, place: str, manifest: Manifest) -> None:

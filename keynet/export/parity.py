@@ -57,7 +57,7 @@ def measure_parity(
         progress: Told how many requests are done, of how many.
 
     Raises:
-        ValueError: There are no requests.
+        ValueError: There are no requests, or logits that cannot be compared.
     """
     if not requests:
         raise ValueError("parity needs requests to compare codes on; there are none")
@@ -68,8 +68,15 @@ def measure_parity(
             batch = preprocessor(requests[first : first + CHUNK], first=first)
             wanted = _run(reference, batch)
             width = wanted.shape[1]
-            for name, variant in variants.items():
-                _add(counts[name], wanted, _run(variant, batch))
+            for name, variant in {"the model": reference, **variants}.items():
+                got = wanted if variant is reference else _run(variant, batch)
+                if got.shape != wanted.shape or not bool(torch.isfinite(got).all()):
+                    raise ValueError(
+                        f"{name} gives logits {list(got.shape)} that are not finite, or not "
+                        f"{list(wanted.shape)}, in requests {first} to {first + len(wanted) - 1}"
+                    )
+                if variant is not reference:
+                    _add(counts[name], wanted, got)
             progress(first + len(wanted), len(requests))
     finally:
         torch.set_num_threads(threads)

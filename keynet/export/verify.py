@@ -11,7 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from keynet.export.graphs import read_graph
-from keynet.export.loader import KeyEncoder, golden_requests, load_key_model, read_file
+from keynet.export.loader import (
+    GOLDEN_TOLERANCE,
+    KeyEncoder,
+    golden_requests,
+    load_key_model,
+    read_file,
+)
 from keynet.export.manifest import MODEL, ONNX, PT2, ArtefactError, Manifest, read_manifest
 from keynet.hashing.aot import FOLDER, INDEX, described, read_entry
 from keynet.hashing.aot import FORMAT as KERNELS_FORMAT
@@ -72,10 +78,10 @@ def _kernels(manifest: Manifest, folder: str | Path) -> str:
         content = json.loads(read_file(folder, manifest, INDEX))
         told = (content["format"], content["dim"], content["bits"])
         kernels = [
-            (kernel["kernel"], kernel["ptx"], kernel["cubin"], described(kernel))
+            (str(kernel["kernel"]), str(kernel["ptx"]), str(kernel["cubin"]), described(kernel))
             for kernel in content["kernels"]
         ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ArtefactError(f"{INDEX} does not list kernels ({error!r}); export again") from error
     if told != (KERNELS_FORMAT, space.dim, space.bits):
         raise ArtefactError(
@@ -103,15 +109,25 @@ def _golden_flips(encoder: KeyEncoder, name: str, folder: str | Path) -> int:
     pictures = {g.image for g in manifest.golden if g.image is not None}
     files = {file: read_file(folder, manifest, file) for file in pictures}
     batch = encoder.preprocessor(golden_requests(manifest.golden, files))
+    golden, space = manifest.golden, manifest.key_space
     try:
-        logits = graph(*batch[:4]).logits.numpy()
+        output = graph(*batch[:4])
+        shapes = [tuple(tensor.shape) for tensor in (output.key, output.logits, output.alignment)]
     except Exception as error:  # what a graph of another kind ends in is the runtime's own
         reason = str(error).strip().splitlines()[-1]
         raise ArtefactError(f"{name} does not run as a key model ({reason})") from error
-    codes = np.packbits(logits >= 0, axis=1)
-    wanted = np.stack([np.frombuffer(bytes.fromhex(g.code), np.uint8) for g in manifest.golden])
-    if codes.shape != wanted.shape:
-        raise ArtefactError(f"{name} gives codes {codes.shape}; expected {wanted.shape}")
+    count = len(golden)
+    if shapes != [(count, space.dim), (count, space.bits), (count,)]:
+        raise ArtefactError(f"{name} gives key, logits and alignment {shapes} of {count} requests")
+    codes = np.packbits(output.logits.numpy() >= 0, axis=1)
+    wanted = np.stack([np.frombuffer(bytes.fromhex(g.code), np.uint8) for g in golden])
+    for i, one in enumerate(golden):
+        alignment = np.nan if one.alignment is None else one.alignment
+        for what, mine, theirs in (
+            ("key", output.key[i], one.key), ("alignment", output.alignment[i], alignment)
+        ):  # fmt: skip
+            if not np.allclose(mine, theirs, rtol=0, atol=GOLDEN_TOLERANCE, equal_nan=True):
+                raise ArtefactError(f"{name} gives another {what} of golden request {i}")
     return int(np.bitwise_count(codes ^ wanted).sum())
 
 

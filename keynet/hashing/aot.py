@@ -147,11 +147,10 @@ def compile_kernels(
 
 def check_arches(arches: Sequence[int]) -> None:
     """Raise ValueError where kernels cannot be compiled for these compute capabilities here."""
-    unknown = [arch for arch in arches if arch not in ARCHES]
-    if unknown:
-        raise ValueError(
-            f"kernels for {unknown[0]}: expected some of {', '.join(map(str, ARCHES))}"
-        )
+    several = isinstance(arches, Sequence) and len(set(arches)) == len(arches)
+    if not several or not all(type(arch) is int and arch in ARCHES for arch in arches):
+        known = ", ".join(map(str, ARCHES))
+        raise ValueError(f"export.kernels={arches!r}: give a list of some of {known}")
     if not arches:
         return
     if importlib.util.find_spec("triton") is None:

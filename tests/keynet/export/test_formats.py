@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from keynet.export.exporter import export_key_model, exporter
 from keynet.export.formats import further_formats
-from keynet.export.graphs import read_graph, refuse_pickle
+from keynet.export.graphs import read_graph
 from keynet.export.manifest import (
     HASH,
     MODEL,
@@ -30,6 +30,7 @@ from keynet.export.manifest import (
     read_manifest,
     write_manifest,
 )
+from keynet.export.pt2_archive import check_archive
 from keynet.export.verify import main
 from keynet.preprocess import Preprocessor
 from keynet.types import KeyOutput, Request
@@ -111,7 +112,7 @@ def test_verify_says_what_it_could_not_run(
     assert capsys.readouterr().out.splitlines()[-1].startswith("skip  model.onnx runs on onnxrunt")
 
 
-def negated(model: Any) -> nn.Module:
+def negated(model: Any, field: str) -> nn.Module:
     class Negated(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -121,15 +122,15 @@ def negated(model: Any) -> nn.Module:
             self, images: Tensor, image_mask: Tensor, tokens: Tensor, token_mask: Tensor
         ) -> tuple[Tensor, ...]:
             output = self.model(images, image_mask, tokens, token_mask)
-            return tuple(output._replace(logits=-output.logits))
+            return tuple(output._replace(**{field: -getattr(output, field)}))
 
     return Negated().eval()
 
 
-def swapped(model: Any, preprocessor: Preprocessor, name: str) -> bytes:
+def swapped(model: Any, preprocessor: Preprocessor, name: str, field: str = "logits") -> bytes:
     batch = preprocessor([Request(text="a b"), Request(text="c")])
     names = [name.rpartition(".")[2]]
-    return further_formats(negated(model), tuple(batch[:4]), 32, names)[name]
+    return further_formats(negated(model, field), tuple(batch[:4]), 32, names)[name]
 
 
 def truncated(model: Any, preprocessor: Preprocessor, name: str) -> bytes:
@@ -141,11 +142,19 @@ def foreign(model: Any, preprocessor: Preprocessor, name: str) -> bytes:
     return b"no graph at all"
 
 
+def turned(model: Any, preprocessor: Preprocessor, name: str) -> bytes:
+    """Return a graph with the model's codes and other keys."""
+    return swapped(model, preprocessor, name, "key")
+
+
 @pytest.mark.parametrize("name", [PT2, ONNX])
 @pytest.mark.parametrize(
     ("made", "reason"),
-    [(swapped, "192 bits differ"), (truncated, "is no "), (foreign, "is no ")],
-)
+    [
+        (swapped, "192 bits differ"), (turned, "another key of golden request 0"),
+        (truncated, "is no "), (foreign, "is no "),
+    ],
+)  # fmt: skip
 def test_another_graph_with_a_matching_digest_fails(
     name: str,
     made: Callable[..., bytes],
@@ -179,13 +188,26 @@ def with_entry(name: str) -> Callable[[bytes], bytes]:
     return add
 
 
-def with_payload(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+def with_code(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    return with_payload(old, new, "models/model.json")
+
+
+def inflated(sound: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/weights/model_weights_config.json", b" " * 1_000_000)
+    return buffer.getvalue()
+
+
+def with_payload(
+    old: bytes, new: bytes, file: str = "weights_config.json"
+) -> Callable[[bytes], bytes]:
     def change(sound: bytes) -> bytes:
         buffer = io.BytesIO()
         with zipfile.ZipFile(io.BytesIO(sound)) as before, zipfile.ZipFile(buffer, "w") as after:
             for name in before.namelist():
                 content = before.read(name)
-                config = name.endswith("weights_config.json")
+                config = name.endswith(file)
                 after.writestr(name, content.replace(old, new, 1) if config else content)
         return buffer.getvalue()
 
@@ -205,16 +227,22 @@ def with_payload(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
         with_payload(b'"use_pickle": false', b'"use_pickle": true'),
         with_payload(b'"path_name": "weight_0"', b'"path_name": "../weight_0"'),
         with_payload(b'"config"', b'"others"'),
+        with_payload(b'"config"', b"[" * 200_000),
+        with_code(b'"expr_str": "', b"\"expr_str\": \"0*__import__('os').system('true') + "),
+        with_code(b'"guards_code": [', b'"guards_code": ["exec(chr(112))", '),
+        with_code(b'"target": "torch.ops.aten.', b'"target": "torch._C.'),
+        with_code(b"builtins.tuple", b"os.system"),
+        inflated,
     ],
 )
 def test_what_would_be_unpickled_is_refused_unread(
     changed: Callable[[bytes], bytes], whole: Path
 ) -> None:
     sound = (whole / PT2).read_bytes()
-    refuse_pickle(sound)
+    check_archive(sound)
     assert changed(sound) != sound
     with pytest.raises(ArtefactError, match=r"model\.pt2 (holds|is no archive)"):
-        refuse_pickle(changed(sound))
+        check_archive(changed(sound))
 
 
 def test_another_hash_matrix_with_a_matching_digest_fails(
@@ -252,6 +280,9 @@ def test_a_format_that_is_not_there_is_said_before_anything(
 ) -> None:
     with pytest.raises(ValueError, match="'tflite'; expected some of pt2, onnx"):
         exporter(formats=["tflite"], weights="float32", kernels=[])
+    for given in ("onnx", None, 3):
+        with pytest.raises(ValueError, match=r"export\.formats=.*: give a list, such as \[pt2\]"):
+            exporter(formats=given, weights="float32", kernels=[])  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ValueError, match=r"needs onnxruntime; install it with: pip install"):
         exporter(formats=["onnx"], weights="float32", kernels=[])
@@ -295,5 +326,6 @@ def test_an_export_carries_kernels_and_verify_looks_for_each(
 
 
 def test_kernels_for_another_processor_are_refused_before_anything() -> None:
-    with pytest.raises(ValueError, match="kernels for 75: expected some of 80, 90, 100"):
-        exporter(formats=[], weights="float32", kernels=[75])
+    for given in ([75], ["90"], [90.0], [90, 90], 90, None):
+        with pytest.raises(ValueError, match=r"export\.kernels=.*: give a list of some of 80, 90"):
+            exporter(formats=[], weights="float32", kernels=given)  # type: ignore[arg-type]

@@ -73,6 +73,19 @@ def test_threads_are_as_before(
     assert seen == [2] and torch.get_num_threads() == before
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_logits_that_cannot_be_compared_are_an_error(
+    bad: float, logits: Any, preprocessor: Preprocessor, requests: list[Request]
+) -> None:
+    broken = Variant(lambda *batch: logits(*batch) * bad)
+    for reference, variants in ((Variant(logits), {"it": broken}), (broken, {})):
+        with pytest.raises(ValueError, match="that are not finite, or not"):
+            measure_parity(reference, variants, preprocessor, requests)
+    narrow = {"it": Variant(lambda *batch: logits(*batch)[:, :1])}
+    with pytest.raises(ValueError, match=r"it gives logits \[64, 1\]"):
+        measure_parity(Variant(logits), narrow, preprocessor, requests)
+
+
 def test_no_requests_are_an_error(logits: Any, preprocessor: Preprocessor) -> None:
     with pytest.raises(ValueError, match="parity needs requests"):
         measure_parity(Variant(logits), {}, preprocessor, [])

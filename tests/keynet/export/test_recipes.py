@@ -108,7 +108,9 @@ def test_an_export_gives_the_models_keys_at_every_batch_size(
     requests: list[Request],
 ) -> None:
     model = made(recipe, len(preprocessor._tokenizer.get_vocab()))
-    export_key_model(model, preprocessor, tmp_path / "export", "recipe", 1, golden)
+    # Each format is compared with the model before the export is published.
+    formats = ["pt2", "onnx"] if recipe in ("both", "joint_hash", "lora") else []
+    export_key_model(model, preprocessor, tmp_path / "export", "recipe", 1, golden, formats=formats)
     loaded = load_key_model(tmp_path / "export")
     with torch.no_grad():
         wanted = model(*preprocessor(requests)[:4])
