@@ -6,23 +6,32 @@ Codes are searched whole while a scope holds few, and in inverted lists when it 
 
 from __future__ import annotations
 
-import operator
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, SupportsIndex
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keynet.cache.index_files import IndexFiles
 from keynet.cache.index_log import REMOVE, SET, IndexFilesError
-from keynet.cache.key_rows import CodeIndexError, KeyRows, check_digest, entry_number, key_rows
+from keynet.cache.key_rows import (
+    CodeIndexError,
+    KeyRows,
+    check_digest,
+    check_sized,
+    check_space,
+    entry_number,
+    key_rows,
+    whole_number,
+)
 from keynet.cache.scope_codes import Found, ScopeCodes
-from keynet.types import CODE_BITS, Key, KeySpace
+from keynet.types import Key, KeySpace
 
 __all__ = ["CodeIndex", "CodeIndexError", "IndexFilesError", "Neighbour"]
 
@@ -72,11 +81,9 @@ class CodeIndex:
     """
 
     def __init__(self, space: KeySpace, folder: str | Path | None = None) -> None:
-        if space.bits not in CODE_BITS or space.dim < 1:
-            raise CodeIndexError(
-                f"key space has {space.bits} bits and {space.dim} dimensions; "
-                f"expected bits one of {CODE_BITS}, and 1 dimension or more"
-            )
+        check_space(space)
+        if folder == "":
+            raise IndexFilesError('folder is ""; name one, or give None to keep all in memory')
         self.space = space
         self._write_lock = threading.Lock()
         self._scopes: dict[str, _Scope] = {}
@@ -126,11 +133,12 @@ class CodeIndex:
             CodeIndexError: A key or a number cannot be taken, or is there already.
             OSError: The disk is full or broken.
         """
+        check_sized("entries", entries)
+        check_sized("keys", keys)
         if len(entries) != len(keys):
             raise CodeIndexError(f"{len(entries)} entries and {len(keys)} keys; give one for each")
         ids, rows = [entry_number(entry) for entry in entries], key_rows(self.space, keys)
-        with self._write_lock:
-            self._require_open()
+        with self._writing():
             twice = next((i for i in ids if i in self._places), None)
             if twice is not None:
                 raise CodeIndexError(f"entry {twice} is in the index; replace it, or remove it")
@@ -156,8 +164,7 @@ class CodeIndex:
             OSError: The disk is full or broken.
         """
         number, rows = entry_number(entry), key_rows(self.space, [key])
-        with self._write_lock:
-            self._require_open()
+        with self._writing():
             scope, slot = self._place(number, "replace")
             target = self._scope(key.scope_digest)
             if target is not scope:
@@ -178,8 +185,7 @@ class CodeIndex:
             OSError: The disk is full or broken.
         """
         number = entry_number(entry)
-        with self._write_lock:
-            self._require_open()
+        with self._writing():
             scope, slot = self._place(number, "remove")
             self._write(REMOVE, [number], None, len(self._places) - 1)
             self._drop(number, scope, slot)
@@ -218,11 +224,9 @@ class CodeIndex:
             ValueError: A key is of another key space.
             CodeIndexError: A key or a setting cannot be taken.
         """
-        k, candidates = _at_least_one("k", k), _at_least_one("candidates", candidates)
+        k, candidates = whole_number("k", k, 1), whole_number("candidates", candidates, 1)
         bits = self.space.bits
-        within = bits if radius is None else operator.index(radius)
-        if not 0 <= within <= bits:
-            raise CodeIndexError(f"radius={radius}: expected 0 to {bits}, or None for any")
+        within = bits if radius is None else whole_number("radius", radius, 0, bits)
         rows, num_candidates = key_rows(self.space, keys), max(k, candidates)
         self._require_open()
         found: list[list[Neighbour]] = [[] for _ in keys]
@@ -265,8 +269,7 @@ class CodeIndex:
         Raises:
             OSError: The disk is broken; the index can be searched, and no longer be changed.
         """
-        with self._write_lock:
-            self._require_open()
+        with self._writing():
             if self._files is not None:
                 self._files.flush()
 
@@ -276,6 +279,10 @@ class CodeIndex:
         Raises:
             OSError: The disk is broken; the index is closed nevertheless.
         """
+        if self._files is not None and not self._files.mine:  # whose lock may be held for ever
+            self._closed = True
+            self._files.close()
+            return
         with self._write_lock:
             if self._closed:
                 return
@@ -343,6 +350,14 @@ class CodeIndex:
             records["code"], records["vector"] = rows.codes, rows.vectors
         self._files.append(records, alive)
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        if self._files is not None:
+            self._files.require_mine()  # before the lock, which a fork may have left held
+        with self._write_lock:
+            self._require_open()
+            yield
+
     def _require_open(self) -> None:
         if self._closed:
             raise CodeIndexError("index is closed; open it again")
@@ -376,7 +391,7 @@ def _asked(
     if scopes is None:
         yield from (([digest], at) for digest, at in _grouped(own))
         return
-    if isinstance(scopes, str):
+    if isinstance(scopes, str) or not isinstance(scopes, Iterable):
         raise CodeIndexError(f"scopes={scopes!r}: expected several digests; give [{scopes!r}]")
     digests = dict.fromkeys(scopes)  # each once
     for digest in digests:
@@ -389,10 +404,3 @@ def _grouped(digests: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
     for at, digest in enumerate(digests):
         rows.setdefault(digest, []).append(at)
     yield from rows.items()
-
-
-def _at_least_one(name: str, value: SupportsIndex) -> int:
-    number = operator.index(value)
-    if number < 1:
-        raise CodeIndexError(f"{name}={number}: expected at least 1")
-    return number

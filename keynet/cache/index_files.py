@@ -1,13 +1,16 @@
 """The folder of an index: a journal of what was done, and snapshots that it is compacted to.
 
 ``<n>.journal`` continues ``<n>.snapshot``, which holds what the logs before it came to; 0 has no
-snapshot. The format of both is that of ``index_log``. ``lock`` keeps a second writer out.
+snapshot. The format of both is that of ``index_log``. ``lock`` keeps a second writer out: see
+``index_lock``.
 
 * **Acknowledged** is what the operating system has taken: an index restored after its process was
   killed holds every call that returned, of the call under way a part or nothing. What ``flush``
   has returned for, and ``close``, is on the disk, and there after a power cut too.
-* **A last record half written** is cut off, with a line in the log. Damage before sound records is
-  no interrupted write: opening refuses, and says how to keep what stands before it.
+* **A last record half written** is cut off, kept as ``<n>.journal.cut``, with a line in the log. So
+  are zeros, which a power cut leaves. A whole record that is damaged is no interrupted write:
+  opening refuses, and says how to keep what stands before it.
+* **A fork** leaves the folder to the process that opened it; a child may search, and not change.
 * **Compaction** runs beside the index once the logs hold twice as many records as are alive. The
   generation before stays: if a snapshot is damaged, the one before and both journals give all of
   what it held, and a line in the log says so. The disk holds at most about five times the entries.
@@ -19,19 +22,22 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import sys
+import secrets
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, pairwise
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
+from keynet.cache.index_lock import LOGS, OWN, FolderLock
 from keynet.cache.index_log import (
     DamagedError,
     IndexFilesError,
+    Log,
     Records,
     any_sound,
     first_damaged,
@@ -47,6 +53,13 @@ from keynet.types import KeySpace
 
 COMPACT_FROM = 4096  # dead records in the logs, beside as many as are alive, before a compaction
 AT_ONCE = 1 << 14  # records read or written at a time
+MENDS = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EEXIST: "that is a file, or a link to nothing: choose another folder",
+    errno.ENOTDIR: "a part of its path is a file: choose another folder",
+    errno.EIO: "check the disk",
+}
 log = logging.getLogger(__name__)
 
 
@@ -73,15 +86,25 @@ class IndexFiles:
         self._held = 0  # records in snapshot and journals
         self._compact_at = 0
         self._restored: list[Records] = []
+        self._index = secrets.token_hex(8)  # unless there are logs of another
         with _explained(folder, "opened"):
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(folder)
+            self._lock = FolderLock(folder)
         try:
             with _explained(folder, "opened"):
                 self._open()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def mine(self) -> bool:
+        """Whether this process opened the folder; a forked child did not, and may only close."""
+        return self._lock.mine
+
+    def require_mine(self) -> None:
+        """Raise IndexFilesError in a forked child."""
+        self._lock.require_mine()
 
     def restore(self) -> Iterator[tuple[str, int, Iterator[Records]]]:
         """Yield each scope's digest, its number of entries, and their records in parts."""
@@ -107,6 +130,7 @@ class IndexFiles:
             alive: Entries of the index once they are written.
 
         Raises:
+            IndexFilesError: This process is a forked child.
             OSError: The disk is full or broken.
         """
         self._check()
@@ -130,9 +154,11 @@ class IndexFiles:
         """Return when all that was appended is on the disk; the caller holds the lock of writers.
 
         Raises:
+            IndexFilesError: The folder was removed, or this process is a forked child.
             OSError: The disk is broken; nothing can be written any more.
         """
         self._check()
+        self._require_there()
         self._sync()
 
     def join(self) -> None:
@@ -147,18 +173,26 @@ class IndexFiles:
         """
         self._stopped.set()
         self.join()
-        for handle in (self._journal, self._lock):
-            if handle >= 0:
-                os.close(handle)
-        self._journal = self._lock = -1
+        if self._journal >= 0:
+            os.close(self._journal)
+        self._journal = -1
+        self._lock.release()
 
     def _check(self) -> None:
+        self._lock.require_mine()
         if self._broken:
             raise OSError(
                 errno.EIO,
                 f"index is no longer written: {self._broken}; close it and open it again",
                 str(self.folder),
             )
+
+    def _require_there(self) -> None:
+        try:
+            self._lock.require_there()
+        except IndexFilesError:
+            self._broken = "its folder was removed or replaced"
+            raise
 
     def _sync(self) -> None:
         try:
@@ -171,11 +205,12 @@ class IndexFiles:
 
     def _open(self) -> None:
         """Read the logs, cut off what is half written, and open the journal."""
-        for left in self.folder.glob("*.tmp"):
-            left.unlink()
+        for left in list(self.folder.iterdir()):
+            if left.suffix == ".tmp" and OWN.fullmatch(left.name):
+                left.unlink()
         journals, snapshots = self._numbers("journal"), self._numbers("snapshot")
         if not journals and not snapshots:
-            self._create(self._path(0, "journal"), [header(self._space)])
+            self._create(self._path(0, "journal"), [header(self._space, self._index, 0)])
             journals = [0]
         newest = max(snapshots, default=0)
         for number in range(newest, max([newest, *journals]) + 1):
@@ -184,6 +219,7 @@ class IndexFiles:
                     f"{self.folder} lacks {number}.journal; restore the folder from a copy, or "
                     "remove it to start empty"
                 )
+        self._index = read_log(self._path(journals[-1], "journal"), self._space).index
         self._base, base = self._sound_base(snapshots, journals)
         self._number = journals[-1]
         read = [self._read_journal(number) for number in range(self._base, self._number + 1)]
@@ -204,7 +240,7 @@ class IndexFiles:
             if number in snapshots:
                 path = self._path(number, "snapshot")
                 try:
-                    found = read_log(path, self._space).records
+                    found = self._read(number, "snapshot").records
                     if (record := first_damaged(found)) is not None:
                         raise DamagedError(f"{path} is damaged at record {record}")
                 except DamagedError as error:
@@ -221,15 +257,18 @@ class IndexFiles:
     def _read_journal(self, number: int) -> Records:
         """Return a journal's sound records, or refuse what is no interrupted write."""
         path, size = self._path(number, "journal"), self._kind.itemsize
-        found = read_log(path, self._space)
+        found = self._read(number, "journal")
         bad = first_damaged(found.records)
         kept = len(found.records) if bad is None else bad
         end = path.stat().st_size - found.loose - (len(found.records) - kept) * size
-        if bad is not None and any_sound(found.records[bad:]):
+        if bad is not None and (
+            any_sound(found.records[bad:]) or _tail(path, end + size - 4).any()
+        ):
+            behind = "sound behind it" if any_sound(found.records[bad:]) else "as long as written"
             raise DamagedError(
-                f"{path} is damaged at record {bad} and sound behind it, which is no interrupted "
+                f"{path} is damaged at record {bad} and {behind}, which is no interrupted "
                 f"write; restore the folder from a copy, or keep the {bad} records before the "
-                f"damage and lose the others: truncate -s {end} '{path}'"
+                f"damage and lose the others: truncate -s {end} {quote(str(path))}"
             )
         lost = path.stat().st_size - end
         if lost and number != self._number:
@@ -238,7 +277,16 @@ class IndexFiles:
                 "from a copy, or remove it to start empty"
             )
         if lost:
-            log.warning("%s: cut off %d bytes of a record that was half written", path, lost)
+            cut = path.with_name(f"{path.name}.cut")
+            with cut.open("ab") as file:
+                file.write(_tail(path, end).data)
+                os.fsync(file.fileno())
+            log.warning(
+                "%s: cut off %d bytes of a record that was half written, kept in %s",
+                path,
+                lost,
+                cut.name,
+            )
             os.truncate(path, end)
         return found.records[:kept]
 
@@ -264,12 +312,13 @@ class IndexFiles:
                     return
                 self._sync()
                 number = self._number + 1
-                self._create(self._path(number, "journal"), [header(self._space)])
+                head = header(self._space, self._index, number)
+                self._create(self._path(number, "journal"), [head])
                 handle = os.open(self._path(number, "journal"), os.O_WRONLY | os.O_APPEND)
                 os.close(self._journal)
                 self._journal, self._number = handle, number
             self._write_snapshot(number)
-        except (OSError, MemoryError, DamagedError) as error:
+        except (OSError, MemoryError, IndexFilesError) as error:
             self._log_failure(error)
 
     def _log_failure(self, error: Exception) -> None:
@@ -288,7 +337,7 @@ class IndexFiles:
                 raise DamagedError(f"{path} is damaged at record {record}")
         places = last_settings(records)
         parts = (part.tobytes() for part in _parts(records, places))
-        head = header(self._space, len(places))
+        head = header(self._space, self._index, number, len(places))
         if not self._create(self._path(number, "snapshot"), chain([head], parts)):
             return
         with self._write_lock:
@@ -302,7 +351,8 @@ class IndexFiles:
 
     def _create(self, path: Path, content: Iterable[bytes]) -> bool:
         """Make a file, whole or not at all; return False if the index was closed meanwhile."""
-        temporary = path.with_suffix(".tmp")
+        temporary = path.with_name(f"{path.name}.tmp")
+        self._require_there()
         try:
             handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             try:
@@ -320,35 +370,23 @@ class IndexFiles:
         return True
 
     def _numbers(self, kind: str) -> list[int]:
-        found = (path.stem for path in self.folder.glob(f"*.{kind}"))
-        return sorted(int(name) for name in found if name.isdigit())
+        found = (path for path in self.folder.iterdir() if LOGS.fullmatch(path.name))
+        return sorted(int(path.stem) for path in found if path.suffix == f".{kind}")
+
+    def _read(self, number: int, kind: str) -> Log:
+        """Return a log of this index, as it was written under its name."""
+        path = self._path(number, kind)
+        found = read_log(path, self._space)
+        if (found.index, found.name) != (self._index, path.name):
+            other = "" if found.index == self._index else " of another index"
+            raise IndexFilesError(
+                f"{path} was written as {found.name}{other}; put back the file that belongs "
+                "there, restore the folder from a copy, or remove it to start empty"
+            )
+        return found
 
     def _path(self, number: int, kind: str) -> Path:
         return self.folder / f"{number}.{kind}"
-
-
-def _locked(folder: Path) -> int:
-    """Return the open lock file of a folder, locked for this process and all others."""
-    try:
-        import fcntl
-    except ModuleNotFoundError as error:
-        raise IndexFilesError(
-            f"{folder} cannot be locked on {sys.platform}, which has no fcntl; "
-            "keep the index in memory alone (folder=None), or use Linux or macOS"
-        ) from error
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        owner = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
-        os.close(handle)
-        who = "this process" if owner == str(os.getpid()) else f"process {owner}"
-        raise IndexFilesError(
-            f"{folder} is in use by an index of {who}; close that one, or choose another folder"
-        ) from error
-    os.ftruncate(handle, 0)
-    os.write(handle, f"{os.getpid()}\n".encode())
-    return handle
 
 
 def _write(handle: int, raw: memoryview) -> None:
@@ -359,6 +397,11 @@ def _write(handle: int, raw: memoryview) -> None:
 def _parts(records: list[Records], places: NDArray[np.int64]) -> Iterator[Records]:
     for first in range(0, len(places), AT_ONCE):
         yield take(records, places[first : first + AT_ONCE])
+
+
+def _tail(path: Path, start: int) -> NDArray[np.uint8]:
+    """Return the bytes of a file from ``start`` on."""
+    return np.fromfile(path, np.uint8, offset=start)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -377,7 +420,7 @@ def _explained(folder: Path, what: str) -> Iterator[None]:
     except OSError as error:
         raise OSError(
             error.errno,
-            f"index cannot be {what} ({error.strerror or error}); free some space, or choose a "
-            "folder that can be written",
+            f"index cannot be {what} ({error.strerror or error}); "
+            + MENDS.get(error.errno or 0, "choose a folder that can be read and written"),
             str(folder),
         ) from error

@@ -1,7 +1,7 @@
 """A log of index records: what an index keeps on disk, in one format for journal and snapshot.
 
-A header of 1,024 bytes (a line of JSON with format, key space, and for a snapshot the number of
-records; then its CRC-32), then records of one length, each closed by its CRC-32.
+A header of 1,024 bytes (a line of JSON with format, index, generation, key space, and for a snapshot
+the number of records; then its CRC-32), then records of one length, each closed by its CRC-32.
 """
 
 from __future__ import annotations
@@ -43,10 +43,14 @@ class Log(NamedTuple):
     Args:
         records: All whole records, mapped from the file.
         loose: Bytes behind them.
+        index: A random word of the index that wrote it.
+        name: Of the file it was written as.
     """
 
     records: Records
     loose: int
+    index: str
+    name: str
 
 
 def record_type(space: KeySpace) -> np.dtype[np.void]:
@@ -74,13 +78,26 @@ def seal(records: Records) -> None:
     records["crc"] = [zlib.crc32(raw[at : at + size - 4], SEED) for at in range(0, len(raw), size)]
 
 
-def header(space: KeySpace, count: int | None = None) -> bytes:
+def header(space: KeySpace, index: str, number: int, count: int | None = None) -> bytes:
     """Return the header of a snapshot of ``count`` records, or of a journal.
+
+    Args:
+        space: Key space of the index.
+        index: A random word of the index.
+        number: Generation of the log.
+        count: None for a journal.
 
     Raises:
         IndexFilesError: The key space does not fit.
     """
-    content = {"format": FORMAT, "key_space": asdict(space), "records": count}
+    content = {
+        "format": FORMAT,
+        "index": index,
+        "kind": "journal" if count is None else "snapshot",
+        "number": number,
+        "key_space": asdict(space),
+        "records": count,
+    }
     line = json.dumps(content).encode() + b"\n"
     if len(line) > HEADER - 4:
         raise IndexFilesError(
@@ -107,10 +124,11 @@ def read_log(path: Path, space: KeySpace) -> Log:
                 f"{path} has {size} bytes of records; expected {content['records']} records of "
                 f"{kind.itemsize} bytes"
             )
+        source = content["index"], f"{content['number']}.{content['kind']}"
         if not count:
-            return Log(np.empty(0, kind), loose)
+            return Log(np.empty(0, kind), loose, *source)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return Log(np.frombuffer(mapped, kind, count, HEADER), loose)
+    return Log(np.frombuffer(mapped, kind, count, HEADER), loose, *source)
 
 
 def first_damaged(records: Records) -> int | None:
@@ -161,17 +179,26 @@ def _sound(records: Records) -> NDArray[np.bool_]:
 def _header(raw: bytes, path: Path, space: KeySpace) -> dict[str, Any]:
     padded, crc = raw[:-4], raw[-4:]
     if len(raw) != HEADER or zlib.crc32(padded).to_bytes(4, "little") != crc:
-        raise DamagedError(f"{path} has a damaged header")
+        raise DamagedError(
+            f"{path} has a damaged header; restore the folder from a copy, or remove it to start "
+            "empty"
+        )
     content: dict[str, Any] = json.loads(padded)
     if content["format"] != FORMAT:
         raise IndexFilesError(
             f"{path} has format {content['format']}, this version reads {FORMAT}; "
             "use the version that wrote it, or another folder"
         )
-    kept = KeySpace(**content["key_space"])
-    if kept != space:
+    if content["key_space"] != asdict(space):
         raise IndexFilesError(
-            f"{path} holds keys of {kept.name} v{kept.version} ({kept.fingerprint}), the index is "
-            f"for {space.name} v{space.version} ({space.fingerprint}); choose another folder"
+            f"{path} holds keys of {_words(content['key_space'])}, the index is for "
+            f"{_words(asdict(space))}; choose another folder"
         )
     return content
+
+
+def _words(space: dict[str, Any]) -> str:
+    return (
+        f"{space['name']} v{space['version']} ({space['fingerprint']}, {space['bits']} bits, "
+        f"{space['dim']} dimensions)"
+    )

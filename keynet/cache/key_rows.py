@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
-from typing import NamedTuple, SupportsIndex
+from collections.abc import Sequence, Sized
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keynet.cache.scope import DIGEST_CHARACTERS
-from keynet.types import Key, KeySpace
+from keynet.types import CODE_BITS, Key, KeySpace
 
 TOLERANCE = 1e-3  # of a norm of 1; a key of a half-precision model is off by 1e-4
 
@@ -28,6 +28,38 @@ class KeyRows(NamedTuple):
     scopes: list[str]
 
 
+def check_space(space: KeySpace) -> None:
+    """Raise CodeIndexError unless a key space has widths that codes and vectors can have."""
+    whole = all(isinstance(width, int) for width in (space.bits, space.dim))
+    if not whole or space.bits not in CODE_BITS or space.dim < 1:
+        raise CodeIndexError(
+            f"key space has {space.bits} bits and {space.dim} dimensions; "
+            f"expected bits one of {CODE_BITS}, and 1 dimension or more, as int"
+        )
+
+
+def check_sized(name: str, value: Any) -> None:
+    """Raise CodeIndexError unless an argument holds several, which can be counted."""
+    if not isinstance(value, Sized):
+        raise CodeIndexError(f"{name} is {type(value).__name__}; expected a list of {name}")
+
+
+def whole_number(name: str, value: SupportsIndex, least: int, most: int | None = None) -> int:
+    """Return a setting as an int.
+
+    Raises:
+        CodeIndexError: It is no whole number, or not in the range.
+    """
+    range_ = f"at least {least}" if most is None else f"{least} to {most}, or None for any"
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise CodeIndexError(f"{name}={value!r}: expected a whole number, {range_}") from error
+    if number < least or (most is not None and number > most):
+        raise CodeIndexError(f"{name}={number}: expected {range_}")
+    return number
+
+
 def key_rows(space: KeySpace, keys: Sequence[Key]) -> KeyRows:
     """Return keys as arrays.
 
@@ -36,6 +68,7 @@ def key_rows(space: KeySpace, keys: Sequence[Key]) -> KeyRows:
         CodeIndexError: A key has a code or vector of another width or type, a vector that is not
             of unit norm (zero, NaN), or a scope digest that is none.
     """
+    check_sized("keys", keys)
     for at, key in enumerate(keys):
         _check(space, key, f"key {at}" if len(keys) > 1 else "key")
     codes = np.array([key.code for key in keys], np.uint8).reshape(len(keys), space.bits // 8)
@@ -78,6 +111,12 @@ def _check(space: KeySpace, key: Key, name: str) -> None:
     if not isinstance(key, Key):
         raise CodeIndexError(f"{name} is {type(key).__name__}; expected a Key")
     if key.space is not space:
+        if (key.space.bits, key.space.dim) != (space.bits, space.dim):
+            raise CodeIndexError(
+                f"keys of two key spaces cannot be compared: {name} is of {key.space.name} with "
+                f"{key.space.bits} bits and {key.space.dim} dimensions; expected {space.name} with "
+                f"{space.bits} bits and {space.dim} dimensions"
+            )
         space.require_same(key.space)
     for what, array, kind, width in (
         ("code", key.code, np.uint8, space.bits // 8),
