@@ -23,10 +23,10 @@ from keynet.cache.index_log import REMOVE, SET, IndexFilesError
 from keynet.cache.key_rows import (
     CodeIndexError,
     KeyRows,
-    check_digest,
-    check_sized,
+    check_digests,
     check_space,
     entry_number,
+    entry_numbers,
     key_rows,
     whole_number,
 )
@@ -76,7 +76,8 @@ class CodeIndex:
 
     Raises:
         CodeIndexError: The key space has widths that codes and vectors cannot have.
-        IndexFilesError: The folder is in use, damaged, of a newer format or of another key space.
+        IndexFilesError: The folder is in use, damaged, of a newer format, of another key space or
+            of something else than an index.
         OSError: The folder cannot be made, read or written.
     """
 
@@ -133,11 +134,7 @@ class CodeIndex:
             CodeIndexError: A key or a number cannot be taken, or is there already.
             OSError: The disk is full or broken.
         """
-        check_sized("entries", entries)
-        check_sized("keys", keys)
-        if len(entries) != len(keys):
-            raise CodeIndexError(f"{len(entries)} entries and {len(keys)} keys; give one for each")
-        ids, rows = [entry_number(entry) for entry in entries], key_rows(self.space, keys)
+        ids, rows = entry_numbers(entries, keys), key_rows(self.space, keys)
         with self._writing():
             twice = next((i for i in ids if i in self._places), None)
             if twice is not None:
@@ -267,6 +264,7 @@ class CodeIndex:
         """Return when all that was done is on the disk, and survives a power cut.
 
         Raises:
+            IndexFilesError: The folder was removed meanwhile, or this process is a forked child.
             OSError: The disk is broken; the index can be searched, and no longer be changed.
         """
         with self._writing():
@@ -276,7 +274,10 @@ class CodeIndex:
     def close(self) -> None:
         """Flush, end what runs beside, let others open the folder; a second call does nothing.
 
+        A forked child may search, and not change: it closes without touching the files.
+
         Raises:
+            IndexFilesError: The folder was removed meanwhile.
             OSError: The disk is broken; the index is closed nevertheless.
         """
         if self._files is not None and not self._files.mine:  # whose lock may be held for ever
@@ -384,19 +385,11 @@ def _ranked(
     return [Neighbour(*row) for row in zip(*columns, strict=True)]
 
 
-def _asked(
-    own: Sequence[str], scopes: Iterable[str] | None
-) -> Iterator[tuple[Iterable[str], list[int]]]:
-    """Yield digests of scopes, and the rows that ask for them."""
-    if scopes is None:
-        yield from (([digest], at) for digest, at in _grouped(own))
-        return
-    if isinstance(scopes, str) or not isinstance(scopes, Iterable):
-        raise CodeIndexError(f"scopes={scopes!r}: expected several digests; give [{scopes!r}]")
-    digests = dict.fromkeys(scopes)  # each once
-    for digest in digests:
-        check_digest(digest)
-    yield digests, list(range(len(own)))
+def _asked(own: Sequence[str], scopes: Iterable[str] | None) -> list[tuple[list[str], list[int]]]:
+    """Return digests of scopes, and the rows that ask for them."""
+    if scopes is not None:
+        return [(check_digests(scopes), list(range(len(own))))]
+    return [([digest], at) for digest, at in _grouped(own)]
 
 
 def _grouped(digests: Sequence[str]) -> Iterator[tuple[str, list[int]]]:

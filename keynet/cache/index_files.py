@@ -25,7 +25,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain, pairwise
 from pathlib import Path
 from shlex import quote
@@ -33,8 +33,10 @@ from shlex import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from keynet.cache.index_disk import bytes_from, explained, sync_folder, write_all
 from keynet.cache.index_lock import LOGS, OWN, FolderLock
 from keynet.cache.index_log import (
+    RESTORE,
     DamagedError,
     IndexFilesError,
     Log,
@@ -53,13 +55,6 @@ from keynet.types import KeySpace
 
 COMPACT_FROM = 4096  # dead records in the logs, beside as many as are alive, before a compaction
 AT_ONCE = 1 << 14  # records read or written at a time
-MENDS = {
-    errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free some space",
-    errno.EEXIST: "that is a file, or a link to nothing: choose another folder",
-    errno.ENOTDIR: "a part of its path is a file: choose another folder",
-    errno.EIO: "check the disk",
-}
 log = logging.getLogger(__name__)
 
 
@@ -86,12 +81,12 @@ class IndexFiles:
         self._held = 0  # records in snapshot and journals
         self._compact_at = 0
         self._restored: list[Records] = []
-        self._index = secrets.token_hex(8)  # unless there are logs of another
-        with _explained(folder, "opened"):
+        self._origin = secrets.token_hex(8)  # unless there are logs of another
+        with explained(folder, "opened"):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(folder)
         try:
-            with _explained(folder, "opened"):
+            with explained(folder, "opened"):
                 self._open()
         except BaseException:
             self.close()
@@ -137,8 +132,8 @@ class IndexFiles:
         seal(records)
         end = os.fstat(self._journal).st_size
         try:
-            with _explained(self.folder, "written"):
-                _write(self._journal, raw_bytes(records))
+            with explained(self.folder, "written"):
+                write_all(self._journal, raw_bytes(records))
         except BaseException:  # a KeyboardInterrupt too may leave half a record
             self._broken = "a half-written record could not be cut off"
             with suppress(OSError):
@@ -196,7 +191,7 @@ class IndexFiles:
 
     def _sync(self) -> None:
         try:
-            with _explained(self.folder, "flushed"):
+            with explained(self.folder, "flushed"):
                 os.fsync(self._journal)
         except OSError as error:
             # The kernel forgets which pages it failed to write: a later fsync would succeed.
@@ -210,16 +205,13 @@ class IndexFiles:
                 left.unlink()
         journals, snapshots = self._numbers("journal"), self._numbers("snapshot")
         if not journals and not snapshots:
-            self._create(self._path(0, "journal"), [header(self._space, self._index, 0)])
+            self._create(self._path(0, "journal"), [header(self._space, self._origin, 0)])
             journals = [0]
         newest = max(snapshots, default=0)
         for number in range(newest, max([newest, *journals]) + 1):
             if number not in journals:
-                raise IndexFilesError(
-                    f"{self.folder} lacks {number}.journal; restore the folder from a copy, or "
-                    "remove it to start empty"
-                )
-        self._index = read_log(self._path(journals[-1], "journal"), self._space).index
+                raise IndexFilesError(f"{self.folder} lacks {number}.journal{RESTORE}")
+        self._origin = read_log(self._path(journals[-1], "journal"), self._space).origin
         self._base, base = self._sound_base(snapshots, journals)
         self._number = journals[-1]
         read = [self._read_journal(number) for number in range(self._base, self._number + 1)]
@@ -244,15 +236,12 @@ class IndexFiles:
                     if (record := first_damaged(found)) is not None:
                         raise DamagedError(f"{path} is damaged at record {record}")
                 except DamagedError as error:
-                    damage.append(str(error))
+                    damage.append(str(error).removesuffix(RESTORE))
                     continue
             for line in damage:
                 log.warning("%s: restored from the snapshot before; nothing is lost", line)
             return number, found
-        raise IndexFilesError(
-            f"{damage[0]}, and no older snapshot is whole; restore the folder from a copy, or "
-            "remove it to start empty"
-        )
+        raise IndexFilesError(f"{damage[0]}, and no older snapshot is whole{RESTORE}")
 
     def _read_journal(self, number: int) -> Records:
         """Return a journal's sound records, or refuse what is no interrupted write."""
@@ -262,7 +251,7 @@ class IndexFiles:
         kept = len(found.records) if bad is None else bad
         end = path.stat().st_size - found.loose - (len(found.records) - kept) * size
         if bad is not None and (
-            any_sound(found.records[bad:]) or _tail(path, end + size - 4).any()
+            any_sound(found.records[bad:]) or bytes_from(path, end + size - 4).any()
         ):
             behind = "sound behind it" if any_sound(found.records[bad:]) else "as long as written"
             raise DamagedError(
@@ -273,13 +262,12 @@ class IndexFiles:
         lost = path.stat().st_size - end
         if lost and number != self._number:
             raise DamagedError(
-                f"{path} lacks its end, which the journals after it build on; restore the folder "
-                "from a copy, or remove it to start empty"
+                f"{path} lacks its end, which the journals after it build on{RESTORE}"
             )
         if lost:
             cut = path.with_name(f"{path.name}.cut")
             with cut.open("ab") as file:
-                file.write(_tail(path, end).data)
+                file.write(bytes_from(path, end).data)
                 os.fsync(file.fileno())
             log.warning(
                 "%s: cut off %d bytes of a record that was half written, kept in %s",
@@ -312,7 +300,7 @@ class IndexFiles:
                     return
                 self._sync()
                 number = self._number + 1
-                head = header(self._space, self._index, number)
+                head = header(self._space, self._origin, number)
                 self._create(self._path(number, "journal"), [head])
                 handle = os.open(self._path(number, "journal"), os.O_WRONLY | os.O_APPEND)
                 os.close(self._journal)
@@ -328,16 +316,16 @@ class IndexFiles:
 
     def _write_snapshot(self, number: int) -> None:
         """Write snapshot ``number`` from the snapshot in use and its journals; drop older ones."""
-        paths = [self._path(n, "journal") for n in range(self._base, number)]
+        logs = [(n, "journal") for n in range(self._base, number)]
         if self._base:
-            paths.insert(0, self._path(self._base, "snapshot"))
-        records = [read_log(path, self._space).records for path in paths]
-        for path, part in zip(paths, records, strict=True):
+            logs.insert(0, (self._base, "snapshot"))
+        records = [self._read(*place).records for place in logs]
+        for place, part in zip(logs, records, strict=True):
             if (record := first_damaged(part)) is not None:  # sound when it was opened
-                raise DamagedError(f"{path} is damaged at record {record}")
+                raise DamagedError(f"{self._path(*place)} is damaged at record {record}")
         places = last_settings(records)
         parts = (part.tobytes() for part in _parts(records, places))
-        head = header(self._space, self._index, number, len(places))
+        head = header(self._space, self._origin, number, len(places))
         if not self._create(self._path(number, "snapshot"), chain([head], parts)):
             return
         with self._write_lock:
@@ -359,12 +347,12 @@ class IndexFiles:
                 for part in content:
                     if self._stopped.is_set():
                         return False
-                    _write(handle, memoryview(part))
+                    write_all(handle, memoryview(part))
                 os.fsync(handle)
             finally:
                 os.close(handle)
             os.replace(temporary, path)
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
         finally:
             temporary.unlink(missing_ok=True)
         return True
@@ -377,8 +365,8 @@ class IndexFiles:
         """Return a log of this index, as it was written under its name."""
         path = self._path(number, kind)
         found = read_log(path, self._space)
-        if (found.index, found.name) != (self._index, path.name):
-            other = "" if found.index == self._index else " of another index"
+        if (found.origin, found.name) != (self._origin, path.name):
+            other = "" if found.origin == self._origin else " of another index"
             raise IndexFilesError(
                 f"{path} was written as {found.name}{other}; put back the file that belongs "
                 "there, restore the folder from a copy, or remove it to start empty"
@@ -389,38 +377,6 @@ class IndexFiles:
         return self.folder / f"{number}.{kind}"
 
 
-def _write(handle: int, raw: memoryview) -> None:
-    while raw:  # a disk that fills up takes a part first
-        raw = raw[os.write(handle, raw) :]
-
-
 def _parts(records: list[Records], places: NDArray[np.int64]) -> Iterator[Records]:
     for first in range(0, len(places), AT_ONCE):
         yield take(records, places[first : first + AT_ONCE])
-
-
-def _tail(path: Path, start: int) -> NDArray[np.uint8]:
-    """Return the bytes of a file from ``start`` on."""
-    return np.fromfile(path, np.uint8, offset=start)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put names of new files on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _explained(folder: Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"index cannot be {what} ({error.strerror or error}); "
-            + MENDS.get(error.errno or 0, "choose a folder that can be read and written"),
-            str(folder),
-        ) from error

@@ -1,7 +1,8 @@
 """A log of index records: what an index keeps on disk, in one format for journal and snapshot.
 
-A header of 1,024 bytes (a line of JSON with format, index, generation, key space, and for a snapshot
-the number of records; then its CRC-32), then records of one length, each closed by its CRC-32.
+A header of 1,024 bytes (a line of JSON with format, index, generation, key space, and for a
+snapshot the number of records; then its CRC-32), then records of one length, each closed by its
+CRC-32.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from keynet.types import KeySpace
 
 FORMAT = 1
 HEADER = 1024
+RESTORE = "; restore the folder from a copy, or remove it to start empty"
 SET, REMOVE = 1, 2
 # The CRC of anything that is followed by its own CRC. Each record's CRC starts from it, so that
 # over sound records it comes back to it: one pass over a log checks all of them.
@@ -43,13 +45,13 @@ class Log(NamedTuple):
     Args:
         records: All whole records, mapped from the file.
         loose: Bytes behind them.
-        index: A random word of the index that wrote it.
+        origin: The random word of the index that wrote it.
         name: Of the file it was written as.
     """
 
     records: Records
     loose: int
-    index: str
+    origin: str
     name: str
 
 
@@ -78,12 +80,12 @@ def seal(records: Records) -> None:
     records["crc"] = [zlib.crc32(raw[at : at + size - 4], SEED) for at in range(0, len(raw), size)]
 
 
-def header(space: KeySpace, index: str, number: int, count: int | None = None) -> bytes:
+def header(space: KeySpace, origin: str, number: int, count: int | None = None) -> bytes:
     """Return the header of a snapshot of ``count`` records, or of a journal.
 
     Args:
         space: Key space of the index.
-        index: A random word of the index.
+        origin: A random word of the index.
         number: Generation of the log.
         count: None for a journal.
 
@@ -92,7 +94,7 @@ def header(space: KeySpace, index: str, number: int, count: int | None = None) -
     """
     content = {
         "format": FORMAT,
-        "index": index,
+        "origin": origin,
         "kind": "journal" if count is None else "snapshot",
         "number": number,
         "key_space": asdict(space),
@@ -124,7 +126,7 @@ def read_log(path: Path, space: KeySpace) -> Log:
                 f"{path} has {size} bytes of records; expected {content['records']} records of "
                 f"{kind.itemsize} bytes"
             )
-        source = content["index"], f"{content['number']}.{content['kind']}"
+        source = content["origin"], f"{content['number']}.{content['kind']}"
         if not count:
             return Log(np.empty(0, kind), loose, *source)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -179,10 +181,7 @@ def _sound(records: Records) -> NDArray[np.bool_]:
 def _header(raw: bytes, path: Path, space: KeySpace) -> dict[str, Any]:
     padded, crc = raw[:-4], raw[-4:]
     if len(raw) != HEADER or zlib.crc32(padded).to_bytes(4, "little") != crc:
-        raise DamagedError(
-            f"{path} has a damaged header; restore the folder from a copy, or remove it to start "
-            "empty"
-        )
+        raise DamagedError(f"{path} has a damaged header{RESTORE}")
     content: dict[str, Any] = json.loads(padded)
     if content["format"] != FORMAT:
         raise IndexFilesError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -83,6 +83,19 @@ def key_rows(space: KeySpace, keys: Sequence[Key]) -> KeyRows:
     return KeyRows(codes, vectors, [key.scope_digest for key in keys])
 
 
+def entry_numbers(entries: Sequence[SupportsIndex], keys: Sequence[Key]) -> list[int]:
+    """Return entries as ints.
+
+    Raises:
+        CodeIndexError: One is none, or there are not as many keys.
+    """
+    check_sized("entries", entries)
+    check_sized("keys", keys)
+    if len(entries) != len(keys):
+        raise CodeIndexError(f"{len(entries)} entries and {len(keys)} keys; give one for each")
+    return [entry_number(entry) for entry in entries]
+
+
 def entry_number(entry: SupportsIndex) -> int:
     """Return an entry as an int.
 
@@ -105,6 +118,20 @@ def check_digest(digest: str) -> None:
             f"scope digest is {str(digest)[:60]!r}; expected {DIGEST_CHARACTERS} characters of "
             "hex, from scope_digest"
         )
+
+
+def check_digests(scopes: Iterable[str]) -> list[str]:
+    """Return digests of scopes, each once.
+
+    Raises:
+        CodeIndexError: One is none, or they are not several.
+    """
+    if isinstance(scopes, str) or not isinstance(scopes, Iterable):
+        raise CodeIndexError(f"scopes={scopes!r}: expected several digests; give [{scopes!r}]")
+    digests = list(scopes)
+    for digest in digests:
+        check_digest(digest)
+    return list(dict.fromkeys(digests))
 
 
 def _check(space: KeySpace, key: Key, name: str) -> None:

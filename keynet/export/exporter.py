@@ -90,7 +90,7 @@ def export_key_model(
             zero is left out, as another processor may give it another code.
         attribution: One line for each source of data or weights that asks for one.
         formats: Further formats of the graph beside TorchScript: ``pt2``, ``onnx``.
-        weights: ``int8`` rounds them, which makes another key space and a quarter of the file.
+        weights: ``int8`` rounds them, which makes another key space and three tenths of the file.
         kernels: Compute capabilities, 90 for 9.0, for which the hashing kernels are compiled.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Weights of a key model as int8: a quarter of the file, for slightly other keys."""
+"""Weights of a key model as int8: three tenths of the file, for slightly other keys."""
 
 from __future__ import annotations
 

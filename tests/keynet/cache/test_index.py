@@ -171,6 +171,16 @@ def test_replace_into_another_scope(space: KeySpace, key: Make) -> None:
         (lambda i, k: i.search(k, radius=-1), "radius=-1: expected 0 to 64"),
         (lambda i, k: i.search(k, radius=65), "radius=65: expected 0 to 64"),
         (lambda i, k: i.search(k, scopes="0" * 32), "expected several digests"),
+        (lambda i, k: i.search(k, scopes=5), r"scopes=5: expected several digests; give \[5\]"),
+        (lambda i, k: i.search(k, 1.5), r"k=1\.5: expected a whole number, at least 1"),
+        (lambda i, k: i.search(k, candidates="9"), "candidates='9': expected a whole number"),
+        (
+            lambda i, k: i.search(k, radius=3.0),
+            r"radius=3\.0: expected a whole number, 0 to 64, or",
+        ),
+        (lambda i, k: i.insert_many(iter([7]), [k]), "entries is list_iterator; expected a list"),
+        (lambda i, k: i.insert_many([7], iter([k])), "keys is list_iterator; expected a list"),
+        (lambda i, k: i.search_many(k), "keys is Key; expected a list of keys"),
         (lambda i, k: i.search(k, scopes=["tenant"]), "scope digest is 'tenant'"),
         (lambda i, k: i.search(replace(k, vector=0 * k.vector)), "norm 0"),
         (lambda i, k: i.insert(7, replace(k, vector=np.nan * k.vector)), "norm nan"),
@@ -199,7 +209,9 @@ def test_what_an_index_cannot_take(
     assert len(index) == 3
 
 
-@pytest.mark.parametrize("change", [{"bits": 96}, {"bits": 65}, {"bits": 0}, {"dim": 0}])
+@pytest.mark.parametrize(
+    "change", [{"bits": 96}, {"bits": 65}, {"bits": 0}, {"dim": 0}, {"bits": 64.0}, {"dim": 16.0}]
+)
 def test_spaces_without_codes(space: KeySpace, change: dict) -> None:
     with pytest.raises(CodeIndexError, match="expected bits one of"):
         CodeIndex(replace(space, **change))

@@ -111,10 +111,10 @@ def test_a_compaction_that_was_killed_is_as_none(
         index.insert(1, key(1))
         kept = content(index)
     monkeypatch.undo()
-    (tmp_path / "1.tmp").write_bytes(b"half a snapshot")
+    (tmp_path / "1.snapshot.tmp").write_bytes(b"half a snapshot")
     assert "1.journal" in names(tmp_path) and "1.snapshot" not in names(tmp_path)
     assert reopened(tmp_path) == kept == of({0: key(59), 1: key(1)})
-    assert "1.tmp" not in names(tmp_path)
+    assert "1.snapshot.tmp" not in names(tmp_path)
 
 
 def test_a_compaction_without_space_leaves_the_journal(

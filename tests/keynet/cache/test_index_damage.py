@@ -62,6 +62,7 @@ def test_a_damaged_snapshot_falls_back_without_loss(
     with CodeIndex(space, tmp_path) as index:
         assert content(index) == kept
         assert "2.snapshot" in caplog.text and "nothing is lost" in caplog.text
+        assert "start empty" not in caplog.text
         index.settle()
         assert "3.snapshot" in names(tmp_path)  # written anew
         assert "2.snapshot" not in names(tmp_path)
@@ -116,6 +117,9 @@ def test_a_journal_cut_at_any_byte_of_its_last_record(
             assert len(caplog.records) == said
             if said:
                 assert f"cut off {SIZE - cut} bytes" in caplog.text
+                assert "kept in 0.journal.cut" in caplog.text
+                cut_off = (folder / "0.journal.cut").read_bytes()
+                assert cut_off == raw[len(raw) - SIZE : len(raw) - cut]
             index.insert(30, key(30))
         caplog.clear()
         assert set(reopened(folder)) == {*without, 30, *([19] if cut == 0 else [])}
@@ -123,7 +127,7 @@ def test_a_journal_cut_at_any_byte_of_its_last_record(
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 3 * SIZE, b"\x55" * (SIZE + 5), b"\0" * 7])
+@pytest.mark.parametrize("tail", [b"\0" * 3 * SIZE, b"\x55" * 9 + b"\0" * 2 * SIZE, b"\0" * 7])
 def test_what_a_power_cut_leaves_behind_is_cut_off(
     tmp_path: Path, tail: bytes, reopened: Callable, filled: Callable
 ) -> None:
@@ -131,6 +135,66 @@ def test_what_a_power_cut_leaves_behind_is_cut_off(
     with (tmp_path / "0.journal").open("ab") as file:
         file.write(tail)
     assert reopened(tmp_path) == kept
+    assert (tmp_path / "0.journal.cut").read_bytes() == tail
+
+
+@pytest.mark.parametrize("at", [-SIZE, -SIZE // 2, -4, -1])
+@pytest.mark.parametrize("loose", [0, 9])
+def test_a_whole_last_record_that_is_damaged_is_refused_with_its_mend(
+    space: KeySpace, tmp_path: Path, at: int, loose: int, reopened: Callable, filled: Callable
+) -> None:
+    kept = filled(tmp_path)
+    path = tmp_path / "0.journal"
+    flip(path, at)
+    with path.open("ab") as file:
+        file.write(b"\x55" * loose)
+    before = path.read_bytes()
+    with pytest.raises(IndexFilesError, match="damaged at record 19 and as long as") as caught:
+        CodeIndex(space, tmp_path)
+    assert path.read_bytes() == before
+    command = str(caught.value).partition("others: ")[2]
+    subprocess.run(command, shell=True, check=True)
+    assert reopened(tmp_path) == {entry: kept[entry] for entry in range(19)}
+
+
+@pytest.mark.parametrize("name", ["1.snapshot", "2.snapshot", "1.journal", "2.journal"])
+def test_a_log_of_another_index_is_refused(
+    space: KeySpace, key: Make, tmp_path: Path, name: str, content: Callable, reopened: Callable
+) -> None:
+    kept = compacted(content, key, tmp_path / "a")
+    compacted(content, key, tmp_path / "b")
+    own = (tmp_path / "a" / name).read_bytes()
+    shutil.copy(tmp_path / "b" / name, tmp_path / "a" / name)
+    if name == "1.snapshot":  # read when the one after is damaged
+        flip(tmp_path / "a" / "2.snapshot", -1)
+    elif name == "1.journal":
+        (tmp_path / "a" / "2.snapshot").unlink()
+    with pytest.raises(IndexFilesError, match="of another index; put back the file"):
+        CodeIndex(space, tmp_path / "a")
+    (tmp_path / "a" / name).write_bytes(own)
+    assert reopened(tmp_path / "a") == kept
+
+
+@pytest.mark.parametrize("kind", ["journal", "snapshot"])
+def test_logs_that_were_swapped_are_refused(
+    space: KeySpace, key: Make, tmp_path: Path, kind: str, content: Callable
+) -> None:
+    compacted(content, key, tmp_path)
+    first, second = tmp_path / f"1.{kind}", tmp_path / f"2.{kind}"
+    first.rename(tmp_path / "between")
+    second.rename(first)
+    (tmp_path / "between").rename(second)
+    with pytest.raises(IndexFilesError, match=f"2.{kind} was written as 1.{kind}; put back"):
+        CodeIndex(space, tmp_path)
+
+
+def test_a_snapshot_named_as_a_journal_is_refused(
+    space: KeySpace, key: Make, tmp_path: Path, content: Callable
+) -> None:
+    compacted(content, key, tmp_path)
+    shutil.copy(tmp_path / "2.snapshot", tmp_path / "2.journal")
+    with pytest.raises(IndexFilesError, match=r"2.journal was written as 2.snapshot; put back"):
+        CodeIndex(space, tmp_path)
 
 
 def test_damage_in_the_middle_is_refused_with_its_mend(

@@ -222,10 +222,13 @@ def test_a_flush_that_failed_is_not_forgotten(
 
 def test_folders_that_cannot_be(space: KeySpace, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(OSError, match="index cannot be opened") as caught:
-            CodeIndex(space, folder)
-        assert "\n" not in str(caught.value)
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for name, mend in (("file", "is a file"), ("file/below", "is a file"), ("link", "a link to")):
+        with pytest.raises(OSError, match=f"index cannot be opened.*{mend}.*another fol") as caught:
+            CodeIndex(space, tmp_path / name)
+        assert "\n" not in str(caught.value) and "space" not in str(caught.value)
+    with pytest.raises(IndexFilesError, match='folder is ""; name one'):
+        CodeIndex(space, "")
 
 
 def test_an_interrupted_write_is_cut_off(

@@ -102,19 +102,21 @@ def write(path: Path, head: bytes, records: np.ndarray, loose: bytes = b"") -> P
 
 def test_a_log_comes_back(tmp_path: Path) -> None:
     records = made(20)
-    path = write(tmp_path / "a", header(SPACE), records, b"xyz")
+    path = write(tmp_path / "a", header(SPACE, "beef", 7), records, b"xyz")
     found = read_log(path, SPACE)
     assert np.array_equal(found.records, records)
     assert found.loose == 3
-    empty = read_log(write(tmp_path / "b", header(SPACE), made(0)), SPACE)
+    assert found[2:] == ("beef", "7.journal")
+    empty = read_log(write(tmp_path / "b", header(SPACE, "beef", 7), made(0)), SPACE)
     assert len(empty.records) == 0 and empty.loose == 0
-    found = read_log(write(tmp_path / "c", header(SPACE, 20), records), SPACE)
+    found = read_log(write(tmp_path / "c", header(SPACE, "beef", 7, 20), records), SPACE)
     assert np.array_equal(found.records, records)
+    assert found[2:] == ("beef", "7.snapshot")
 
 
 @pytest.mark.parametrize(("count", "loose"), [(19, b""), (21, b""), (20, b"x")])
 def test_a_snapshot_knows_its_length(tmp_path: Path, count: int, loose: bytes) -> None:
-    path = write(tmp_path / "a", header(SPACE, 20), made(count), loose)
+    path = write(tmp_path / "a", header(SPACE, "beef", 7, 20), made(count), loose)
     with pytest.raises(DamagedError, match="expected 20 records of 50 bytes"):
         read_log(path, SPACE)
 
@@ -122,29 +124,35 @@ def test_a_snapshot_knows_its_length(tmp_path: Path, count: int, loose: bytes) -
 @pytest.mark.parametrize("length", [0, 1, HEADER - 1])
 def test_a_header_that_is_cut(tmp_path: Path, length: int) -> None:
     path = tmp_path / "a"
-    path.write_bytes(header(SPACE)[:length])
-    with pytest.raises(DamagedError, match="damaged header"):
+    path.write_bytes(header(SPACE, "beef", 7)[:length])
+    with pytest.raises(
+        DamagedError, match="has a damaged header; restore the folder from a copy, or rem"
+    ):
         read_log(path, SPACE)
 
 
 @pytest.mark.parametrize("byte", [0, 20, HEADER - 5, HEADER - 1])
 def test_a_header_that_is_damaged(tmp_path: Path, byte: int) -> None:
-    head = bytearray(header(SPACE))
+    head = bytearray(header(SPACE, "beef", 7))
     head[byte] ^= 4
-    with pytest.raises(DamagedError, match="damaged header"):
+    with pytest.raises(
+        DamagedError, match="has a damaged header; restore the folder from a copy, or rem"
+    ):
         read_log(write(tmp_path / "a", bytes(head), made(1)), SPACE)
 
 
 def test_another_key_space_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", header(SPACE), made(3))
-    with pytest.raises(IndexFilesError, match=r"holds keys of toy v1 \(f00d\), the index is for"):
+    path = write(tmp_path / "a", header(SPACE, "beef", 7), made(3))
+    with pytest.raises(
+        IndexFilesError, match=r"keys of toy v1 \(f00d, 64 bits, 5 dimensions\), the"
+    ):
         read_log(path, replace(SPACE, fingerprint="beef"))
-    with pytest.raises(IndexFilesError, match="choose another folder"):
+    with pytest.raises(IndexFilesError, match=r"128 bits, 5 dimensions\); choose another folder"):
         read_log(path, replace(SPACE, bits=128))
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    content = json.loads(header(SPACE)[:-4])
+    content = json.loads(header(SPACE, "beef", 7)[:-4])
     content |= {"format": FORMAT + 1, "key_space": {"name": "of another shape"}}
     padded = json.dumps(content).encode().ljust(HEADER - 4)
     head = padded + zlib.crc32(padded).to_bytes(4, "little")
@@ -154,4 +162,4 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 def test_a_name_that_does_not_fit() -> None:
     with pytest.raises(IndexFilesError, match="name of key space has 2000 characters"):
-        header(replace(SPACE, name="n" * 2000))
+        header(replace(SPACE, name="n" * 2000), "beef", 7)

@@ -71,6 +71,14 @@ def test_keys_of_another_space(other: dict) -> None:
         key_rows(SPACE, [replace(KEY, space=replace(SPACE, **other))])
 
 
+def test_widths_of_one_name() -> None:
+    wide = replace(KEY, space=replace(SPACE, bits=128, dim=5))
+    with pytest.raises(
+        CodeIndexError, match=r"128 bits and 5 dimensions; expected .* 64 bits and 4"
+    ):
+        key_rows(SPACE, [wide])
+
+
 def test_rounding_is_no_error() -> None:
     rough = (1.0005 * VECTOR).astype(np.float32)
     assert len(key_rows(SPACE, [replace(KEY, vector=rough)]).codes) == 1
