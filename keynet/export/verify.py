@@ -114,7 +114,7 @@ def _golden_flips(encoder: KeyEncoder, name: str, folder: str | Path) -> int:
         output = graph(*batch[:4])
         shapes = [tuple(tensor.shape) for tensor in (output.key, output.logits, output.alignment)]
     except Exception as error:  # what a graph of another kind ends in is the runtime's own
-        reason = str(error).strip().splitlines()[-1]
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise ArtefactError(f"{name} does not run as a key model ({reason})") from error
     count = len(golden)
     if shapes != [(count, space.dim), (count, space.bits), (count,)]:
