@@ -1,0 +1,1 @@
+"""Replacement policies: which entry goes when a cache is full."""
