@@ -51,6 +51,12 @@ class Request:
         if self.image is None and self.text is None:
             raise RequestError("request has neither image nor text; give at least one of them")
 
+    @property
+    def modalities(self) -> str:
+        """Those present: ``image+text``, ``image`` or ``text``."""
+        present = {"image": self.image is not None, "text": self.text is not None}
+        return "+".join(name for name, there in present.items() if there)
+
 
 class RequestBatch(NamedTuple):
     """Requests as tensors; an absent modality is zeros with a false mask.

@@ -241,6 +241,11 @@ class CodeIndex:
                     found[row] = _ranked(rows.vectors[row], mine, k, within, num_candidates)
         return found
 
+    def entries(self) -> list[int]:
+        """Return all entries."""
+        with self._write_lock:
+            return list(self._places)
+
     def approximate(self, scope: str) -> bool:
         """Return whether a search of the scope may miss what is there, since it is large."""
         there = self._scopes.get(scope)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from keynet.cache.index_log import IndexFilesError
@@ -23,16 +24,23 @@ class FolderLock:
 
     Args:
         folder: One that is there.
+        what: Whose folder it is, for messages.
+        require_own: Raises IndexFilesError for a folder that holds something else.
 
     Raises:
         IndexFilesError: The folder is in use, holds something else, or cannot be locked here.
         OSError: The folder cannot be read or written.
     """
 
-    def __init__(self, folder: Path) -> None:
-        _require_own(folder)
-        self.folder, self.owner = folder, os.getpid()
-        self._handle = _locked(folder)
+    def __init__(
+        self,
+        folder: Path,
+        what: str = "index",
+        require_own: Callable[[Path], None] | None = None,
+    ) -> None:
+        (require_own or _require_own)(folder)
+        self.folder, self.what, self.owner = folder, what, os.getpid()
+        self._handle = _locked(folder, what)
 
     @property
     def mine(self) -> bool:
@@ -43,8 +51,9 @@ class FolderLock:
         """Raise IndexFilesError in a forked child."""
         if not self.mine:
             raise IndexFilesError(
-                f"{self.folder} was opened before a fork; open it in one process: change the index "
-                f"in process {self.owner} alone, or close it there first and open it here"
+                f"{self.folder} was opened before a fork; open it in one process: change the "
+                f"{self.what} in process {self.owner} alone, or close it there first and open it "
+                "here"
             )
 
     def require_there(self) -> None:
@@ -56,9 +65,9 @@ class FolderLock:
             there = None
         if there is None or (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
             raise IndexFilesError(
-                f"{self.folder} or the lock in it was removed or replaced while the index was "
-                "open, so that nothing more can be kept there; close the index, restore the "
-                "folder from a copy, or open another"
+                f"{self.folder} or the lock in it was removed or replaced while the {self.what} "
+                f"was open, so that nothing more can be kept there; close the {self.what}, restore "
+                "the folder from a copy, or open another"
             )
 
     def release(self) -> None:
@@ -71,6 +80,11 @@ class FolderLock:
             fcntl.flock(self._handle, fcntl.LOCK_UN)  # closing is not enough while children live
         os.close(self._handle)
         self._handle = -1
+
+
+def article(what: str) -> str:
+    """Return a word with its article."""
+    return f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
 
 
 def _require_own(folder: Path) -> None:
@@ -99,14 +113,14 @@ def _own_lock(path: Path) -> bool:
         return re.fullmatch(rb"([0-9]+\n)?", file.read(32)) is not None
 
 
-def _locked(folder: Path) -> int:
+def _locked(folder: Path, what: str) -> int:
     """Return the open lock file of a folder, locked for this process and all others."""
     try:
         import fcntl
     except ModuleNotFoundError as error:
         raise IndexFilesError(
             f"{folder} cannot be locked on {sys.platform}, which has no fcntl; "
-            "keep the index in memory alone (folder=None), or use Linux or macOS"
+            f"keep the {what} in memory alone (folder=None), or use Linux or macOS"
         ) from error
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -116,7 +130,8 @@ def _locked(folder: Path) -> int:
         os.close(handle)
         who = "this process" if owner == str(os.getpid()) else f"process {owner}"
         raise IndexFilesError(
-            f"{folder} is in use by an index of {who}; close that one, or choose another folder"
+            f"{folder} is in use by {article(what)} of {who}; close that one, or choose another "
+            "folder"
         ) from error
     os.ftruncate(handle, 0)
     os.write(handle, f"{os.getpid()}\n".encode())

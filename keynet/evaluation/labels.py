@@ -85,15 +85,9 @@ class Labels:
             argument=strings(tag("argument")),
             vendor=strings(tag("vendor")),
             response=strings([r.response for r in requests]),
-            modalities=strings([modalities(r) for r in requests]),
+            modalities=strings([r.modalities for r in requests]),
             exact=strings([_digest(r) for r in requests]),
         )
-
-
-def modalities(request: Request) -> str:
-    """``image+text``, ``image`` or ``text``."""
-    present = {"image": request.image is not None, "text": request.text is not None}
-    return "+".join(name for name, there in present.items() if there)
 
 
 def _numbers(values: Sequence[str | None]) -> Ints:
