@@ -242,11 +242,11 @@ def test_two_key_spaces_in_one_cache(space: KeySpace, key: Make, tmp_path: Path)
 
 
 def test_audits(maker: Maker) -> None:
-    class Rule(FixedThreshold):
-        seen: list[bool] = []
+    seen: list[bool] = []
 
+    class Rule(FixedThreshold):
         def audited(self, key: Key, modalities: str, similarity: float, equivalent: bool) -> None:
-            self.seen.append(equivalent)
+            seen.append(equivalent)
 
     with SemanticCache(None, maker, acceptance=Rule(0.9), audit_share=0.3, seed=5) as cache:
         for number in range(3):
@@ -256,7 +256,7 @@ def test_audits(maker: Maker) -> None:
         assert 60 < len(drawn) < 120
         cache.report_audit(drawn[0], True)
         cache.report_audit(drawn[1], False)
-        assert Rule.seen == [True, False] and len(cache) == 2
+        assert seen == [True, False] and len(cache) == 2
         assert (cache.stats().audits, cache.stats().false_hits) == (2, 1)
         undrawn = next(hit for hit in hits if isinstance(hit, Hit) and not hit.audit)
         with pytest.raises(CacheError, match="not drawn for an audit"):
@@ -340,7 +340,9 @@ def check(cache: SemanticCache, model: dict, clock: Clock) -> None:
             value, expires = model.get((number, scene), (None, 0.0))
             found = cache.lookup(request(number, tenant=scene, scene=str(scene)))
             there = value is not None and clock.now < expires
-            assert (found.response if isinstance(found, Hit) else None) == (value if there else None)
+            assert (found.response if isinstance(found, Hit) else None) == (
+                value if there else None
+            )
 
 
 def test_a_removed_index_is_built_again(maker: Maker, tmp_path: Path) -> None:
@@ -413,7 +415,7 @@ def test_a_forked_child_is_refused(maker: Maker, tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_left_alone(maker: Maker, tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"x")
-    with pytest.raises(CacheFilesError, match="holds holiday.jpg and no cache"):
+    with pytest.raises(CacheFilesError, match=r"holds holiday\.jpg and no cache"):
         opened(tmp_path, maker)
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
 
@@ -467,7 +469,7 @@ def test_a_closed_cache_says_so(maker: Maker, tmp_path: Path) -> None:
     cache.close()
     cache.close()
     for call in (lambda: cache.lookup(request(1)), lambda: cache.insert(request(1), "x")):
-        with pytest.raises(ValueError, match="closed.*open it again"):
+        with pytest.raises(ValueError, match=r"closed.*open it again"):
             call()
 
 
