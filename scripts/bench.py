@@ -4,7 +4,9 @@
 weights, in one process; the time of the models alone, no decoding and no tokenising for any.
 ``teachers``: what stored teacher embeddings cost a training step, and what asking would cost;
 takes the overrides of train.py. ``hash``: hashing of keys and search of codes (bench_hash.py).
-``index``: the cache's index of codes (bench_index.py).
+``index``: the cache's index of codes (bench_index.py). ``cache``: the whole cache but its key
+model (bench_cache.py). ``policies``: hit rates and speed of replacement policies
+(bench_policies.py).
 """
 
 import argparse
@@ -41,7 +43,7 @@ from keynet.evaluation.teacher_cost import (
 )
 from keynet.training.config import explained, register
 from keynet.training.progress import quiet
-from scripts import bench_hash, bench_index
+from scripts import bench_cache, bench_hash, bench_index, bench_policies
 
 CONF = Path(__file__).parents[1] / "conf"
 STUDENTS = ("keynet_tiny", "keynet_small")
@@ -213,6 +215,8 @@ def parser() -> argparse.ArgumentParser:
     two.add_argument("overrides", nargs="*", help="as of train.py; default distill=packaged")
     bench_hash.add(commands)
     bench_index.add(commands)
+    bench_cache.add(commands)
+    bench_policies.add(commands)
     return whole
 
 
