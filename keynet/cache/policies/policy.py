@@ -9,6 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+class PolicyError(ValueError):
+    """Something that a policy cannot take; the message says what was expected."""
+
+
 class Stored(NamedTuple):
     """What a policy is told of an entry.
 
@@ -33,11 +37,12 @@ class Stored(NamedTuple):
 
 
 class Policy(Protocol):
-    """A replacement policy; the cache calls it under one lock.
+    """A replacement policy, made by ``(capacity, seed=0)``; the cache calls it under one lock.
 
     For a request that is served: ``on_hit``. For one that is stored: ``on_miss``, then ``victim``
     until there is room, then ``on_insert``. ``on_remove`` for an entry that goes for another
-    reason: it expired, its version was raised, it was a false hit.
+    reason: it expired, its version was raised, it was a false hit. Where storing failed no
+    ``on_insert`` follows an ``on_miss``, and what had gone comes back by ``on_insert`` alone.
     """
 
     def on_hit(self, entry: int, similarity: float = 1.0) -> None:
@@ -63,3 +68,34 @@ class Policy(Protocol):
             LookupError: The policy holds no entry.
         """
         ...
+
+
+def check_capacity(capacity: int) -> int:
+    """Return a capacity.
+
+    Raises:
+        PolicyError: It is no whole number, 1 or more.
+    """
+    return check_whole("capacity", capacity, 1)
+
+
+def check_whole(name: str, value: int, least: int) -> int:
+    """Return a parameter that counts.
+
+    Raises:
+        PolicyError: It is no whole number, or less than ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise PolicyError(f"{name} is {value!r}; expected a whole number, {least} or more")
+    return int(value)
+
+
+def check_share(name: str, value: float) -> float:
+    """Return a parameter that is a share.
+
+    Raises:
+        PolicyError: It is no number in [0, 1].
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise PolicyError(f"{name} is {value!r}; expected a number, 0 to 1")
+    return float(value)
