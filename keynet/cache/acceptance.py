@@ -44,6 +44,17 @@ class Acceptance(Protocol):
         ...
 
 
+def kept(rule: Acceptance) -> dict[str, Any]:
+    """Return what a rule has learned, and which rule it is."""
+    return {"rule": type(rule).__name__, "state": rule.state()}
+
+
+def resume(rule: Acceptance, before: Mapping[str, Any]) -> None:
+    """Let a rule go on from what was kept; what a rule of another class learned is passed over."""
+    if before["rule"] == type(rule).__name__:
+        rule.restore(before["state"])
+
+
 class FixedRule:
     """A rule that learns nothing; rules that do not either derive from it."""
 
@@ -99,16 +110,16 @@ class _Divided:
 
     def state(self) -> dict[str, Any]:
         """Return the state of each rule."""
-        rules = {name: rule.state() for name, rule in self._rules.items()}
-        return {"rules": rules, "default": None if self._default is None else self._default.state()}
+        rules = {name: kept(rule) for name, rule in self._rules.items()}
+        return {"rules": rules, "default": None if self._default is None else kept(self._default)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore each rule that is still there."""
         for name, rule in self._rules.items():
             if name in state["rules"]:
-                rule.restore(state["rules"][name])
+                resume(rule, state["rules"][name])
         if self._default is not None and state["default"] is not None:
-            self._default.restore(state["default"])
+            resume(self._default, state["default"])
 
     def _of(self, key: Key, modalities: str) -> Acceptance:
         name = self._name(key, modalities)

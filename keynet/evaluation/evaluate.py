@@ -13,6 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from keynet.evaluation import baselines
+from keynet.evaluation.calibration import stored
 from keynet.evaluation.captions import (
     CaptionVectors,
     compared_records,
@@ -209,10 +210,10 @@ def _methods(
     encoder: KeyEncoder, requests: dict[str, list[Request]], method: str, image_size: int | None
 ) -> Iterator[tuple[tuple[str, int | None], dict[str, Rows]]]:
     """Yield (method, bits) and its unit rows of each split, one method at a time."""
-    encoded = {split: _encode(encoder, found, split) for split, found in requests.items()}
+    encoded = {split: encode(encoder, found, split) for split, found in requests.items()}
     yield (method, None), {split: vectors for split, (vectors, _) in encoded.items()}
     for bits in sorted(encoder.code_lengths, reverse=True):
-        yield (method, bits), {split: _signs(codes, bits) for split, (_, codes) in encoded.items()}
+        yield (method, bits), {split: signs(codes, bits) for split, (_, codes) in encoded.items()}
     if image_size is None:
         return
     for name in (*IDENTITIES, "perceptual_hash"):
@@ -238,9 +239,10 @@ def _methods(
     yield ("teacher:efficientnet_lite0", None), centred
 
 
-def _encode(
+def encode(
     encoder: KeyEncoder, requests: Sequence[Request], split: str
 ) -> tuple[Rows, NDArray[np.uint8]]:
+    """Return vectors [N, D] and codes [N, K/8] of a split's requests."""
     parts = [
         encoder.encode_arrays(requests[first : first + CHUNK])[:2]
         for first in tqdm(
@@ -250,7 +252,7 @@ def _encode(
     return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
 
-def _signs(codes: NDArray[np.uint8], bits: int) -> Rows:
+def signs(codes: NDArray[np.uint8], bits: int) -> Rows:
     """Codes [N, K/8] as unit rows whose inner product is 1 - 2 * Hamming distance / bits."""
     signs = np.unpackbits(codes[:, : bits // 8], axis=1).astype(np.float32) * 2 - 1
     return signs / np.float32(bits**0.5)
@@ -269,19 +271,8 @@ def _add_trained(
     present = labels.modalities[with_both(labels)]  # both thresholds are fitted on these
     for threshold in judgement.thresholds:
         if threshold.value is not None:
-            found.thresholds.append(
-                StoredThreshold(
-                    kind=threshold.kind,
-                    modalities=str(present[0]),
-                    bits=bits,
-                    value=threshold.value,
-                    budget=threshold.budget,
-                    confidence=threshold.confidence,
-                    data=f"{threshold.data}/calibration",
-                    n=threshold.n,
-                    key_space=encoder.space.fingerprint,
-                )
-            )
+            mark = encoder.space.fingerprint
+            found.thresholds.append(stored(threshold, str(present[0]), bits, mark))
     replayed = judgement.replay_curve
     if replayed is not None:
         curves = found.curves.setdefault("closed_loop", [])

@@ -70,13 +70,8 @@ def fixed_store_records(
     records: list[Record] = []
     thresholds = {}
     for budget in budgets:
-        threshold = fit_fixed_store(cal.similarity, cal.correct, budget, data=sheet.data)
-        needed, has = served_needed(budget), int(cal.answerable.sum())
-        if threshold.value is None and has < needed:
-            reason = f"needs {needed} answerable calibration queries for {budget:g}, has {has}"
-            threshold = replace(threshold, reason=reason)
-        thresholds[budget] = threshold
-        records += _at_budget(sheet, test, budget, threshold)
+        thresholds[budget] = fit(cal, budget, sheet.data)
+        records += _at_budget(sheet, test, budget, thresholds[budget])
     answerable = int(test.answerable.sum())
     for budget in budgets:
         sims = hindsight(test, budget)
@@ -96,6 +91,16 @@ def fixed_store_records(
         )
     )
     return records, thresholds
+
+
+def fit(cal: Served, budget: float, data: str) -> Threshold:
+    """Return the threshold fitted on calibration queries."""
+    threshold = fit_fixed_store(cal.similarity, cal.correct, budget, data=data)
+    needed, has = served_needed(budget), int(cal.answerable.sum())
+    if threshold.value is None and has < needed:
+        reason = f"needs {needed} answerable calibration queries for {budget:g}, has {has}"
+        threshold = replace(threshold, reason=reason)
+    return threshold
 
 
 def area_under(served: Served) -> float | None:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from keynet.evaluation.captions import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from keynet.evaluation.consistency import consistency_records
-from keynet.evaluation.evaluate import _signs, evaluate, photographs
+from keynet.evaluation.evaluate import evaluate, photographs, signs
 from keynet.evaluation.latency import latency_records
 from keynet.evaluation.output import write_evaluation
 from keynet.evaluation.settings import JudgeSettings
@@ -58,7 +58,7 @@ def test_latency_names_batch_and_percentile(toy_source, fake_encoder) -> None:
 
 def test_code_rows_have_the_hamming_distance_as_inner_product() -> None:
     codes = np.random.default_rng(0).integers(0, 256, (5, 16), dtype=np.uint8)
-    rows = _signs(codes, 64)
+    rows = signs(codes, 64)
     distance = np.unpackbits(codes[:, None, :8] ^ codes[None, :, :8], axis=2).sum(2)
     assert np.allclose(rows @ rows.T, 1 - 2 * distance / 64, atol=1e-6)
 

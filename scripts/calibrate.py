@@ -1,0 +1,219 @@
+"""Calibrate an export's thresholds: python -m scripts.calibrate export=PATH data=emoji
+
+The thresholds of the calibration split go into the manifest, where
+``keynet.cache.calibrated.CalibratedThresholds`` finds them. With ``check=200`` nothing is written
+there: it is measured how often such thresholds break their budget on requests that they were not
+calibrated on, split by split; stopped, the same command goes on. With ``drift=vendor``, ``image``
+or ``text`` a change of vendor, or of quality, is replayed under each rule that follows drift.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import hydra
+import numpy as np
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from data.requests import Source
+from keynet.evaluation.acceptance_drift import (
+    asked_degraded,
+    degraded_change,
+    drift_records,
+    vendor_change,
+)
+from keynet.evaluation.calibration import Calibrated, calibrate_keys, stored
+from keynet.evaluation.calibration_check import Pool, check_records, check_split
+from keynet.evaluation.evaluate import signs
+from keynet.evaluation.labels import Labels
+from keynet.evaluation.modality_drift import degraded
+from keynet.evaluation.records import Record, Sheet
+from keynet.evaluation.replay_keys import encoded_keys
+from keynet.evaluation.report import write_report
+from keynet.evaluation.settings import MAIN_BUDGET, JudgeSettings
+from keynet.export.loader import KeyEncoder, load_key_model
+from keynet.export.manifest import set_thresholds
+from keynet.replay.neighbours import Floats
+from keynet.training.config import explained
+
+DRIFTS = ("vendor", "image", "text")
+
+
+def encoded(
+    encoder: KeyEncoder, source: Source, splits: Sequence[str], keep: Path
+) -> tuple[Mapping[str, np.ndarray], Labels]:
+    """Return keys and codes of the requests of some splits, and their labels."""
+    requests = [request for split in splits for request in source.requests(split)]
+    labels = Labels.of(requests)
+    return encoded_keys(encoder, requests, labels, keep), labels
+
+
+def rows_of(
+    encoder: KeyEncoder, source: Source, splits: Sequence[str], keep: Path
+) -> tuple[dict[int | None, Floats], Labels]:
+    """Return the unit rows of the requests of some splits, by bits (None: the vectors)."""
+    found, labels = encoded(encoder, source, splits, keep)
+    codes = {bits: signs(found["code"], bits) for bits in encoder.code_lengths}
+    return {None: found["key"], **codes}, labels
+
+
+def calibrate(cfg: DictConfig, encoder: KeyEncoder, source: Source) -> None:
+    """Write the thresholds into the manifest and print them.
+
+    Raises:
+        ValueError: No threshold keeps any budget; the message says why.
+    """
+    keys, labels = rows_of(encoder, source, ["calibration"], Path(cfg.keep))
+    found = calibrate_keys(
+        keys, labels, list(cfg.budgets), source.name,
+        seed=cfg.seed, disjoint_phrasings=source.disjoint_phrasings,
+    )  # fmt: skip
+    if all(one.threshold.value is None for one in found):
+        raise ValueError(f"{source.name} gives no threshold: {found[0].threshold.reason}")
+    mark = encoder.space.fingerprint
+    kept = [stored(one.threshold, one.modalities, one.bits, mark) for one in found]
+    set_thresholds(cfg.export, kept)
+    console = Console()
+    console.width = max(console.width, 110)
+    console.print(tabulated(found))
+    print(f"thresholds: {Path(cfg.export) / 'manifest.json'}")
+
+
+def tabulated(found: Sequence[Calibrated]) -> Table:
+    """Return the thresholds as a table; where there is none, why."""
+    table = Table(box=box.SIMPLE)
+    for column in ("kind", "requests", "bits", "budget", "threshold", "calibrated on"):
+        table.add_column(column, justify="left" if column in ("kind", "requests") else "right")
+    for one in found:
+        fitted = one.threshold
+        table.add_row(
+            fitted.kind, one.modalities, str(one.bits or "float"), f"{fitted.budget:g}",
+            fitted.reason if fitted.value is None else f"{fitted.value:.4f}", f"{fitted.n:,}",
+        )  # fmt: skip
+    return table
+
+
+def check(cfg: DictConfig, encoder: KeyEncoder, source: Source) -> list[Record]:
+    """Return how often the budget is broken over splits of held-out requests.
+
+    Raises:
+        ValueError: The folder holds another check.
+    """
+    keys, labels = rows_of(encoder, source, list(cfg.splits), Path(cfg.keep))
+    if cfg.bits not in keys:
+        raise ValueError(f"bits={cfg.bits}: expected null or one of {encoder.code_lengths}")
+    both = labels.modalities == "image+text"
+    pool = Pool.of(keys[cfg.bits][both], labels.take(both), source.disjoint_phrasings)
+    settings = JudgeSettings(budgets=(MAIN_BUDGET,), seed=cfg.seed)
+    asked = {
+        "key_space": encoder.space.fingerprint, "data": source.name, "splits": list(cfg.splits),
+        "requests": int(both.sum()), "bits": cfg.bits, "seed": cfg.seed,
+    }  # fmt: skip
+    path = Path(cfg.out) / "splits.jsonl"
+    rows = resumed(path, asked)
+    start, first = time.monotonic(), len(rows)
+    for number in range(first, cfg.check):
+        rows.append(check_split(pool, settings, MAIN_BUDGET, number))
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(rows[-1]) + "\n")
+        left = (time.monotonic() - start) / (len(rows) - first) * (cfg.check - len(rows))
+        print(f"\r{len(rows)} of {cfg.check} splits, {left:.0f} s left ", end="", file=sys.stderr)
+    print(file=sys.stderr)
+    sheet = Sheet(source.name, "+".join(cfg.splits), "single_pass", "", cfg.bits)
+    return check_records(sheet, rows[: cfg.check], MAIN_BUDGET)
+
+
+def drift(cfg: DictConfig, encoder: KeyEncoder, source: Source) -> list[Record]:
+    """Return what each rule does when requests change.
+
+    Raises:
+        ValueError: The change is unknown.
+    """
+    if cfg.drift not in DRIFTS:
+        raise ValueError(f"drift={cfg.drift}: expected one of {', '.join(DRIFTS)}")
+    found, labels = encoded(encoder, source, ["calibration", "test"], Path(cfg.keep))
+    size = len(source.requests("calibration"))
+    known = found["key"], found["code"], labels, size
+    if cfg.drift == "vendor":
+        change = vendor_change(*known, cfg.seed)
+    else:
+        asked = asked_degraded(labels, size, cfg.seed)
+        test = source.requests("test")
+        changed = [degraded(test[row - size], cfg.drift, seed) for seed, row in enumerate(asked[1])]
+        new = encoded_keys(encoder, changed, Labels.of(changed), Path(cfg.keep))
+        change = degraded_change(*known, asked, new["key"], new["code"], cfg.drift)
+    return drift_records(change, encoder.space, source.name, cfg.seed)
+
+
+def resumed(path: Path, asked: dict) -> list[dict]:
+    """Return the splits that a stopped check has measured; a new file names what it is of.
+
+    Raises:
+        ValueError: The file is of another check.
+    """
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asked) + "\n", encoding="utf-8")
+        return []
+    text = path.read_text(encoding="utf-8")
+    if not text.endswith("\n"):  # a split that was cut off is measured again
+        text = text[: text.rfind("\n") + 1]
+        path.write_text(text, encoding="utf-8")
+    of, *rows = [json.loads(line) for line in text.splitlines()] or [None]
+    if of != asked:
+        raise ValueError(f"{path} is of {of}, asked is {asked}; give another out=")
+    return rows
+
+
+def figures(records: Sequence[Record]) -> Table:
+    """Return records as a table, a row a rule."""
+    metrics = list(dict.fromkeys(record.metric for record in records))
+    table = Table("rule", *metrics, box=box.SIMPLE)
+    for method, subset in dict.fromkeys((r.method, r.subset) for r in records):
+        mine = {r.metric: r for r in records if (r.method, r.subset) == (method, subset)}
+        cells = [shown(mine[metric]) if metric in mine else "-" for metric in metrics]
+        table.add_row(f"{method}, {subset}", *cells)
+    return table
+
+
+def shown(record: Record) -> str:
+    """Return a figure and its interval."""
+    if record.value is None:
+        return "n/a"
+    scale, digits = (1, 3) if record.unit != "share" else (100, 1)
+    text = f"{scale * record.value:.{digits}f}"
+    if record.low is None or record.high is None:
+        return text
+    return f"{text} ({scale * record.low:.{digits}f} to {scale * record.high:.{digits}f})"
+
+
+def run(cfg: DictConfig) -> None:
+    """Calibrate, or check, or replay a drift."""
+    encoder = load_key_model(cfg.export)
+    source = instantiate(cfg.data.source)
+    if not cfg.check and not cfg.drift:
+        calibrate(cfg, encoder, source)
+        return
+    records = check(cfg, encoder, source) if cfg.check else drift(cfg, encoder, source)
+    out = Path(cfg.out) / "report.json"
+    write_report(out, records, " ".join(["python", *sys.argv]))
+    console = Console()
+    console.width = max(console.width, 150)
+    console.print(figures(records))
+    print(f"report: {out}")
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="calibrate")
+def main(cfg: DictConfig) -> None:
+    """Compose and run."""
+    run(cfg)
+
+
+if __name__ == "__main__":
+    explained(main)
