@@ -7,21 +7,27 @@ from pathlib import Path
 TRAINING = (
     "pytorch_lightning", "lightning", "hydra", "omegaconf", "transformers", "diffusers",
     "open_clip", "timm", "torchvision", "aligners", "distill", "data", "keynet.models",
-    "keynet.training", "keynet.evaluation", "keynet.export.exporter",
+    "keynet.training", "keynet.evaluation", "keynet.export.exporter", "scipy", "matplotlib",
+    "sklearn",
 )  # fmt: skip
+ROOT = Path(__file__).parents[1]
 RUNTIME = (
     "keynet", "keynet.types", "keynet.pictures", "keynet.preprocess", "keynet.export.manifest",
-    "keynet.export.loader", "keynet.export.verify", "keynet.cache.scope", "keynet.cache.threshold",
-    "keynet.cache.modality_distance", "keynet.cache.index", "keynet.hashing",
-    "keynet.hashing.capture", "keynet.hashing.cpu",
-    "keynet.replay.closed_loop", "keynet.replay.orders",
+    "keynet.export.loader", "keynet.export.verify", "keynet.hashing", "keynet.hashing.capture",
+    "keynet.hashing.cpu",
+    *(
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for package in ("cache", "replay")
+        for path in sorted((ROOT / "keynet" / package).rglob("*.py"))
+        if path.name != "__init__.py"
+    ),
 )  # fmt: skip
 
 
 def run(program: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[1],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
@@ -31,6 +37,7 @@ def run(program: str) -> str:
 
 
 def test_the_runtime_imports_nothing_that_trains() -> None:
+    assert {"keynet.cache.cache", "keynet.cache.policies.lru", "keynet.replay.orders"} < {*RUNTIME}
     program = (
         f"import sys, {', '.join(RUNTIME)}\nprint([m for m in {TRAINING!r} if m in sys.modules])"
     )
@@ -40,12 +47,15 @@ def test_the_runtime_imports_nothing_that_trains() -> None:
 def test_the_runtime_api() -> None:
     import keynet
 
-    assert keynet.__all__ == ["Key", "KeySpace", "Request", "__version__", "load_key_model"]
+    assert keynet.__all__ == [
+        "SHARED", "CacheError", "FixedThreshold", "Hit", "Key", "KeySpace", "Miss", "Request",
+        "SemanticCache", "__version__", "load_key_model", "request_scope",
+    ]  # fmt: skip
     assert all(hasattr(keynet, name) for name in keynet.__all__)
 
 
 def test_the_scope_digest_stands_on_the_standard_library() -> None:
-    path = Path(__file__).parents[1] / "keynet/cache/scope.py"
+    path = ROOT / "keynet/cache/scope.py"
     program = (
         "import sys, runpy\n"
         f"runpy.run_path({str(path)!r})\n"

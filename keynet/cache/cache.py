@@ -13,25 +13,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-import numpy as np
-
-from keynet.cache.acceptance import Acceptance
+from keynet.cache.acceptance import Acceptance, kept, resume
 from keynet.cache.entries import Entries
 from keynet.cache.entry import CacheError, Entry, Hit, Miss
 from keynet.cache.eviction import Eviction
-from keynet.cache.key_rows import key_rows
+from keynet.cache.index_disk import explained
+from keynet.cache.key_rows import entry_number, key_rows
 from keynet.cache.policies.lru import LRU
 from keynet.cache.policies.policy import Policy
 from keynet.cache.responses import encoded
-from keynet.cache.spots import Spots
+from keynet.cache.spots import Spot, Spots
 from keynet.cache.stats import Stats
+from keynet.cache.steady_clock import SteadyClock
 from keynet.cache.store import CacheFilesError, Row
 from keynet.cache.versions import Stamp, Versions, check_grain, named_grains, versioned_digest
 from keynet.types import Key, KeySpace, Request
 
 __all__ = ["CacheError", "CacheFilesError", "Entry", "Hit", "Miss", "SemanticCache", "Stats"]
 
-AT_ONCE = 4  # entries that a lookup looks at together, and that an insert clears away
+CLEARED_AT_ONCE = 32  # entries that an insert clears away; one more makes it some 10 us longer
 SWEPT_AT_ONCE = 1000
 
 
@@ -49,7 +49,7 @@ class SemanticCache:
 
     A request is served an entry of the same key space, scope, modalities present and versions,
     whose key is as similar as ``acceptance`` asks for. What is stored under the very same key and
-    scope is replaced. Time never goes back: after a jump ahead, what expired stays so.
+    scope is replaced. Time never goes back: see ``SteadyClock``.
 
     Args:
         folder: Where to keep it, made if missing; what is there is restored. None: in memory alone.
@@ -98,26 +98,30 @@ class SemanticCache:
             raise CacheError('folder is ""; name one, or give None to keep all in memory')
         self._ttl = _seconds("ttl", ttl)
         self._acceptance, self._assign, self._radius = acceptance, assign, radius
-        self._audit_share, self._random, self._clock = audit_share, random.Random(seed), clock
+        self._audit_share, self._random = audit_share, random.Random(seed)
         self._makers = list(makers)
         self._counts = {space.fingerprint: Counter[str]() for space in spaces}
+        self._other_counts = Counter[str]()  # of key spaces that are held, and not served
         self._learn = threading.Lock()  # of what follows; taken after that of the entries, if both
-        self._spots = Spots()
         eviction = Eviction(policy, max_entries, max_bytes)
         place = None if folder is None else Path(folder)
         if place is not None:
-            place.mkdir(parents=True, exist_ok=True)
+            with explained(place, "opened", "cache"):
+                place.mkdir(parents=True, exist_ok=True)
         self._entries = Entries(place, spaces, eviction)
         self._closed = False
-        store = self._entries.store
-        self._versions = Versions(store.versions())
-        self._raised = self._versions.raised()
-        self._latest = self._entries.newest
-        learned = store.about("learned")
-        if learned is not None:
-            self._latest = max(self._latest, learned["latest"])
-            self._spots.restore(learned["spots"])
-            acceptance.restore(learned["acceptance"])
+        try:
+            store = self._entries.store
+            self._spots = Spots(store.spots())
+            self._versions = Versions(store.versions())
+            self._raised = self._versions.raised()
+            self._now = SteadyClock(clock, max(self._entries.newest, store.about("time") or 0.0))
+            before = store.about("acceptance")
+            if before is not None:
+                resume(acceptance, before)
+        except BaseException:
+            self._entries.close()
+            raise
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -152,23 +156,27 @@ class SemanticCache:
         """
         self._entries.store.require_open()
         counts, stamps = self._counted(key), self._versions.stamps(key.space.fingerprint, grains)
-        digest = versioned_digest(key.scope_digest, stamps)
+        probe = replace(key, scope_digest=versioned_digest(key.scope_digest, stamps))
+        with self._learn:
+            now = self._now()
+        # It checks the key, before anything learns from it.
+        near = self._entries.nearest(probe, now, self._radius)
         with self._learn:
             needed = self._acceptance.threshold(key, modalities)
             self._acceptance.observe(key, modalities)
-            floor = self._spots.floor(digest, key.vector)
-            now = self._now()
-        entry, similarity = self._nearest(replace(key, scope_digest=digest), now)
-        served = needed is not None and similarity is not None and similarity >= needed
-        if entry is None or similarity is None or not served or similarity <= floor:
-            with self._learn:
-                counts["misses"] += 1
-            return Miss(key, modalities, stamps, similarity)
-        self._entries.hit(entry.number, similarity, now)
+            floor = self._spots.floor(_place(probe), key.vector)
+        while near is not None and needed is not None and needed <= near[1] > floor:
+            entry, similarity = self._entries.answered(near[0]), near[1]
+            if entry is not None:
+                self._entries.hit(entry.number, similarity, now)
+                with self._learn:
+                    counts["hits"] += 1
+                    audit = self._random.random() < self._audit_share
+                return Hit(entry, similarity, key, modalities, audit)
+            near = self._entries.nearest(probe, now, self._radius)  # that one went meanwhile
         with self._learn:
-            counts["hits"] += 1
-            audit = self._random.random() < self._audit_share
-        return Hit(entry, similarity, key, modalities, audit)
+            counts["misses"] += 1
+        return Miss(key, modalities, stamps, None if near is None else near[1])
 
     def insert(
         self, request: Request | Miss, response: Any, *, cost: float = 1.0, ttl: float | None = None
@@ -199,7 +207,8 @@ class SemanticCache:
         key_rows(key.space, [key])
         nbytes = len(content) + key.code.nbytes + key.vector.nbytes
         digest = versioned_digest(key.scope_digest, miss.stamps)
-        identity = digest.encode() + key.code.tobytes() + key.vector.tobytes()
+        identity = _place(replace(key, scope_digest=digest)).encode()
+        identity += key.code.tobytes() + key.vector.tobytes()
         with self._entries.change:
             if not self._entries.fits(nbytes) or not self._versions.current(miss.stamps):
                 why = "too_late" if self._entries.fits(nbytes) else "too_large"
@@ -226,13 +235,19 @@ class SemanticCache:
             hit: One whose ``audit`` is true: others are no fair sample, see ``report_false_hit``.
             equivalent: Whether the response that was served answers the request.
         """
+        store = self._entries.store
+        store.require_open()
         if not hit.audit:
             raise CacheError("hit was not drawn for an audit; use report_false_hit for a wrong one")
-        with self._learn:
-            self._counted(hit.key)["audits"] += 1
-            self._acceptance.audited(hit.key, hit.modalities, hit.similarity, equivalent)
         if not equivalent:
             self.report_false_hit(hit)
+        with self._entries.change:
+            with self._learn:
+                self._counted(hit.key)["audits"] += 1
+                self._acceptance.audited(hit.key, hit.modalities, hit.similarity, equivalent)
+                learned = kept(self._acceptance)
+            with store.transaction():
+                store.set_about("acceptance", learned)
 
     def report_false_hit(self, hit: Hit | int) -> None:
         """Remove an entry that was served wrongly.
@@ -242,12 +257,17 @@ class SemanticCache:
                 number of an entry, which is removed and nothing more.
         """
         self._entries.store.require_open()
+        number = entry_number(hit.entry.number if isinstance(hit, Hit) else hit)
+        spot = None
         if isinstance(hit, Hit):
             digest = versioned_digest(hit.key.scope_digest, hit.entry.stamps)
-            with self._learn:
-                self._spots.add(digest, hit.key.vector, hit.similarity)
+            place = _place(replace(hit.key, scope_digest=digest))
+            spot = Spot(place, hit.key.vector, hit.similarity)
         with self._entries.change:
-            self._clear([hit.entry.number if isinstance(hit, Hit) else hit], "false_hits")
+            self._clear([number], "false_hits", spot)
+            if spot is not None:
+                with self._learn:
+                    self._spots.add(spot)
 
     def raise_version(self, grain: str, name: str, sweep: bool = False) -> int:
         """Make the entries of one scene, device, user or key space unreachable; return its version.
@@ -277,9 +297,12 @@ class SemanticCache:
         Args:
             key_space: Fingerprint of the only one to count; None counts all.
         """
-        marks = list(self._counts) if key_space is None else [key_space]
+        if key_space is not None and key_space not in self._counts:
+            raise CacheError(f"key_space is {key_space!r}; expected {' or '.join(self._counts)}")
         with self._learn:
-            counts = sum((self._counts[mark] for mark in marks), Counter[str]())
+            all_counts = [*self._counts.values(), self._other_counts]
+            one = all_counts if key_space is None else [self._counts[key_space]]
+            counts = sum(one, Counter[str]())
         held = len(self) if key_space is None else self._entries.count(key_space)
         figures = {one.name: counts[one.name] for one in fields(Stats)}
         figures["lookups"] = counts["hits"] + counts["misses"]
@@ -296,10 +319,7 @@ class SemanticCache:
         self._entries.store.require_open()
         with self._entries.change:
             with self._learn:
-                learned = {
-                    "latest": self._latest, "spots": self._spots.state(),
-                    "acceptance": self._acceptance.state(),
-                }  # fmt: skip
+                learned = {"time": self._now.reached, "acceptance": kept(self._acceptance)}
             self._entries.flush(learned)
 
     def close(self) -> None:
@@ -315,20 +335,6 @@ class SemanticCache:
                 self.flush()
         finally:
             self._entries.close()
-
-    def _nearest(self, probe: Key, now: float) -> tuple[Entry | None, float | None]:
-        """Return the entry nearest to a key and its similarity; of two, the one stored first."""
-        while True:
-            there = [row.entry for row in self._entries.near(probe, AT_ONCE, self._radius)]
-            alive = [entry for entry in there if not _over(entry, now)]
-            if alive:
-                ranked = [(_cosine(entry.key, probe), -entry.number, entry) for entry in alive]
-                similarity, _, entry = max(ranked, key=lambda one: one[:2])
-                return entry, similarity
-            if len(there) < AT_ONCE:
-                return None, None
-            with self._entries.change:
-                self._clear([entry.number for entry in there], "expired")
 
     def _encode(self, request: Request) -> Key:
         number = 0 if self._assign is None else self._assign(request)
@@ -353,36 +359,28 @@ class SemanticCache:
             )
         return counts
 
-    def _now(self) -> float:
-        self._latest = max(self._latest, self._clock())
-        return self._latest
-
     def _clear_some(self, now: float) -> None:
         """Remove a few entries that are never served again."""
-        self._clear(self._entries.store.expired(now, AT_ONCE), "expired")
-        while self._raised:
-            if self._clear(self._entries.store.outdated(self._raised[-1], AT_ONCE), "outdated"):
+        store = self._entries.store
+        self._clear(store.expired(now, CLEARED_AT_ONCE), "expired")
+        for _ in range(min(CLEARED_AT_ONCE, len(self._raised))):
+            if self._clear(store.outdated(self._raised[-1], CLEARED_AT_ONCE), "outdated"):
                 break
             self._raised.pop()
 
-    def _clear(self, numbers: Sequence[int], why: str) -> int:
-        """Remove entries, and return how many were there."""
-        rows = self._entries.remove(numbers)
+    def _clear(self, numbers: Sequence[int], why: str, spot: Spot | None = None) -> int:
+        """Remove entries, keep a false hit's spot, and return how many were there."""
+        rows = self._entries.remove(numbers, spot)
         with self._learn:
             for row in rows:
-                self._counts[row.entry.key.space.fingerprint][why] += 1
+                mark = row.entry.key.space.fingerprint
+                self._counts.get(mark, self._other_counts)[why] += 1
         return len(rows)
 
 
-def _over(entry: Entry, now: float) -> bool:
-    return entry.expires is not None and entry.expires <= now
-
-
-def _cosine(stored: Key, asked: Key) -> float:
-    """Return the similarity of two keys; exactly 1 for equal ones, which rounding could miss."""
-    if np.array_equal(stored.vector, asked.vector):
-        return 1.0
-    return min(1.0, float(stored.vector @ asked.vector))
+def _place(probe: Key) -> str:
+    """Return where a key is looked up: similarities of two key spaces cannot be compared."""
+    return f"{probe.space.fingerprint}:{probe.scope_digest}"
 
 
 def _seconds(name: str, value: float | None) -> float | None:

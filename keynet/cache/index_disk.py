@@ -41,14 +41,14 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def explained(folder: Path, what: str) -> Iterator[None]:
+def explained(folder: Path, what: str, whose: str = "index") -> Iterator[None]:
     """Let an error of the system say what could not be done, and what to do."""
     try:
         yield
     except OSError as error:
         raise OSError(
             error.errno,
-            f"index cannot be {what} ({error.strerror or error}); "
+            f"{whose} cannot be {what} ({error.strerror or error}); "
             + MENDS.get(error.errno or 0, "choose a folder that can be read and written"),
             str(folder),
         ) from error

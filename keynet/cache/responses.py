@@ -16,9 +16,9 @@ def encoded(response: Any) -> tuple[int, bytes]:
     Raises:
         CacheError: It would not come back as it is.
     """
-    if isinstance(response, bytes):
+    if type(response) is bytes:  # a class of one's own would come back as another
         return BYTES, response
-    if isinstance(response, str):
+    if type(response) is str:
         try:
             return TEXT, response.encode()
         except UnicodeEncodeError as error:
@@ -27,12 +27,13 @@ def encoded(response: Any) -> tuple[int, bytes]:
             ) from error
     try:
         content = json.dumps(response, allow_nan=False, separators=(",", ":")).encode()
+        same = _same(json.loads(content), response)
     except (TypeError, ValueError, RecursionError) as error:
         raise CacheError(
             f"response is {type(response).__name__} and cannot be stored ({error}); "
             "give text, bytes, or what JSON can hold"
         ) from error
-    if not _same(json.loads(content), response):
+    if not same:
         raise CacheError(
             f"response is {type(response).__name__} and JSON would change it (tuples, keys that "
             "are not text, classes of one's own); give lists, and mappings with text keys"

@@ -2,64 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 MOST = 1024  # in all; the oldest goes
+ROUNDING = 1e-6  # of a cosine; a request is in its own neighbourhood whatever its norm came to
+
+
+class Spot(NamedTuple):
+    """A false hit.
+
+    Args:
+        place: Key space and scope, as it is looked up.
+        vector: float32 [D], the request's.
+        similarity: Of the entry that was wrong.
+    """
+
+    place: str
+    vector: NDArray[np.float32]
+    similarity: float
 
 
 class Spots:
-    """Where false hits were reported, each a request's vector and how similar the wrong entry was.
+    """Where false hits were reported.
 
-    A request of the same scope that is as near to the spot as the wrong entry was needs a
-    similarity above that: the entry that is served must be nearer to it than the wrong one was.
+    A request of the same place that is as near to a spot as the wrong entry was needs a similarity
+    above that: the entry that is served must be nearer to it than the wrong one was.
+
+    Args:
+        spots: Known ones, the oldest first.
     """
 
-    def __init__(self) -> None:
-        self._spots: list[tuple[str, NDArray[np.float32], float]] = []
-        self._scopes: set[str] = set()
+    def __init__(self, spots: Iterable[Spot] = ()) -> None:
+        self._order = deque[str]()
+        self._places: dict[str, tuple[NDArray[np.float32], NDArray[np.float64]]] = {}
+        for spot in spots:
+            self.add(spot)
 
     def __len__(self) -> int:
-        return len(self._spots)
+        return len(self._order)
 
-    def add(self, digest: str, vector: NDArray[np.float32], similarity: float) -> None:
-        """Remember a false hit.
+    def add(self, spot: Spot) -> None:
+        """Remember a false hit."""
+        vectors, similarities = spot.vector[None], np.array([spot.similarity])
+        there = self._places.get(spot.place)
+        if there is not None:
+            vectors = np.concatenate([there[0], vectors])
+            similarities = np.concatenate([there[1], similarities])
+        self._places[spot.place] = vectors, similarities
+        self._order.append(spot.place)
+        if len(self._order) > MOST:
+            oldest = self._order.popleft()
+            vectors, similarities = self._places.pop(oldest)
+            if len(vectors) > 1:
+                self._places[oldest] = vectors[1:], similarities[1:]
 
-        Args:
-            digest: Of the scope, as it is looked up.
-            vector: float32 [D], the request's.
-            similarity: Of the entry that was wrong.
-        """
-        self._spots.append((digest, vector, similarity))
-        del self._spots[:-MOST]
-        self._scopes = {scope for scope, _, _ in self._spots}
-
-    def floor(self, digest: str, vector: NDArray[np.float32]) -> float:
+    def floor(self, place: str, vector: NDArray[np.float32]) -> float:
         """Return the similarity that a request's entry must exceed; -inf where nothing was wrong.
 
         Args:
-            digest: Of the scope, as it is looked up.
+            place: Key space and scope, as it is looked up.
             vector: float32 [D], the request's.
         """
-        if digest not in self._scopes:
+        there = self._places.get(place)
+        if there is None:
             return -np.inf
-        inside = (
-            similarity
-            for scope, centre, similarity in self._spots
-            if scope == digest
-            and centre.shape == vector.shape
-            and float(centre @ vector) >= similarity
-        )
-        return max(inside, default=-np.inf)
-
-    def state(self) -> list[list[Any]]:
-        """Return all as JSON can hold them."""
-        return [[scope, v.tobytes().hex(), similarity] for scope, v, similarity in self._spots]
-
-    def restore(self, state: Sequence[Sequence[Any]]) -> None:
-        """Take those of a state."""
-        for scope, content, similarity in state:
-            self.add(scope, np.frombuffer(bytes.fromhex(content), np.float32), similarity)
+        vectors, similarities = there
+        inside = similarities[vectors @ vector >= similarities - ROUNDING]
+        return float(inside.max(initial=-np.inf))

@@ -5,7 +5,7 @@ In one folder: ``entries.sqlite`` with its ``-wal`` and ``-shm``, ``lock``, and 
 folder is opened, so that an index that was removed is built again.
 
 * **Acknowledged** is what is committed to the write-ahead log: it survives ``kill -9``. What
-  ``flush`` has returned for survives a power cut too.
+  ``durably`` has returned for survives a power cut too, and all before it.
 * **A full disk** fails the call, which then has changed nothing.
 """
 
@@ -26,7 +26,7 @@ import numpy as np
 from keynet.cache.entry import CacheError, Entry
 from keynet.cache.index_lock import FolderLock
 from keynet.cache.index_log import IndexFilesError
-from keynet.cache.responses import JSON, decoded
+from keynet.cache.spots import MOST, Spot
 from keynet.cache.versions import Stamp
 from keynet.types import Key, KeySpace
 
@@ -50,13 +50,21 @@ CREATE TABLE entries (
   kind INTEGER NOT NULL, response BLOB NOT NULL
 );
 CREATE INDEX expiring ON entries (expires) WHERE expires IS NOT NULL;
+CREATE TABLE spots (
+  number INTEGER PRIMARY KEY AUTOINCREMENT, place TEXT NOT NULL, vector BLOB NOT NULL,
+  similarity REAL NOT NULL
+);
 """
+READ_AT_ONCE = 8
 COLUMNS = (
     "number, space, identity, digest, scope, modalities, alignment, cost, nbytes, created, "
     "expires, stamps, code, vector"
 )
-SELECT_ONE = f"SELECT {COLUMNS}, kind, response FROM entries WHERE number = ?"
-SELECT_ALL = f"SELECT {COLUMNS}, {JSON}, 'null' FROM entries ORDER BY used, number"
+SELECT_SOME = f"SELECT {COLUMNS} FROM entries WHERE number IN ({', '.join('?' * READ_AT_ONCE)})"
+# Another text than a reader's: in memory both use one connection, which keeps a statement for each
+# text, and a thread could take the values that another has bound to it.
+SELECT_ONE = f"SELECT {COLUMNS} FROM entries WHERE number = ?"
+SELECT_ALL = f"SELECT {COLUMNS} FROM entries ORDER BY used, number"
 INSERT = (
     "INSERT INTO entries (number, identity, space, digest, scope, modalities, alignment, cost, "
     "nbytes, created, expires, used, stamps, code, vector, kind, response) "
@@ -72,7 +80,7 @@ class Row(NamedTuple):
     """An entry as it is stored.
 
     Args:
-        entry: The entry.
+        entry: The entry, without its response where it was read: see ``EntryStore.response``.
         digest: Under which it is looked up; see ``versioned_digest``.
         identity: Equal for requests of the same key and digest.
     """
@@ -134,6 +142,27 @@ class EntryStore:
             )
 
     @contextmanager
+    def durably(self) -> Iterator[None]:
+        """Make all changes inside, or none; then they are on the disk, and all before them.
+
+        Raises:
+            OSError: The disk is full or broken.
+            CacheFilesError: The file is damaged, or the folder was removed meanwhile.
+        """
+        if self._lock is not None:
+            try:
+                self._lock.require_there()
+            except IndexFilesError as error:
+                raise CacheFilesError(str(error)) from error
+        # Then a commit syncs the log; a checkpoint would not while others read an older state.
+        self._writer.execute("PRAGMA synchronous=FULL")
+        try:
+            with self.transaction():
+                yield
+        finally:
+            self._writer.execute("PRAGMA synchronous=NORMAL")
+
+    @contextmanager
     def transaction(self) -> Iterator[None]:
         """Make all changes inside, or none.
 
@@ -176,38 +205,40 @@ class EntryStore:
                 [(*stamp, number) for stamp in row.entry.stamps],
             )
 
-    def read(self, number: int, writing: bool = False) -> Row | None:
-        """Return an entry; None if it is not there.
+    def read(self, numbers: Sequence[int]) -> list[Row]:
+        """Return those of ``READ_AT_ONCE`` entries or fewer that are there, at one moment."""
+        padded = [*numbers, *[-1] * (READ_AT_ONCE - len(numbers))]
+        with self._explained("read"), self._reading:
+            found = self._reader.execute(SELECT_SOME, padded).fetchall()
+        return [self._row(one) for one in found]
 
-        Args:
-            number: Of the entry.
-            writing: As the one thread that writes sees it, its open transaction included.
-        """
+    def response(self, number: int) -> tuple[int, bytes] | None:
+        """Return the kind of a response and its bytes; None if the entry is not there."""
+        with self._explained("read"), self._reading:
+            found: tuple[int, bytes] | None = self._reader.execute(
+                "SELECT kind, response FROM entries WHERE number = ?", (number,)
+            ).fetchone()
+        return found
+
+    def rows(self, numbers: Sequence[int]) -> list[Row]:
+        """Return entries as the one thread that writes sees them; those that are there."""
         with self._explained("read"):
-            if writing:
-                found = self._writer.execute(SELECT_ONE, (number,)).fetchone()
-            else:
-                with self._reading:
-                    found = self._reader.execute(SELECT_ONE, (number,)).fetchone()
-        return None if found is None else self._row(found)
+            found = [self._writer.execute(SELECT_ONE, (one,)).fetchone() for one in numbers]
+        return [self._row(one) for one in found if one is not None]
 
     def with_identity(self, identity: bytes) -> int | None:
         """Return the number of the entry of an identity."""
-        found = self._writer.execute(
-            "SELECT number FROM entries WHERE identity = ?", (identity,)
-        ).fetchone()
-        return None if found is None else int(found[0])
+        found = self._asked("SELECT number FROM entries WHERE identity = ?", (identity,))
+        return found[0][0] if found else None
 
     def expired(self, now: float, most: int) -> list[int]:
         """Return numbers of entries whose time is over."""
-        found = self._writer.execute(
-            "SELECT number FROM entries WHERE expires <= ? LIMIT ?", (now, most)
-        )
+        found = self._asked("SELECT number FROM entries WHERE expires <= ? LIMIT ?", (now, most))
         return [number for (number,) in found]
 
     def outdated(self, stamp: Stamp, most: int) -> list[int]:
         """Return numbers of entries of a grain that are older than a version."""
-        found = self._writer.execute(
+        found = self._asked(
             "SELECT number FROM stamps WHERE grain = ? AND name = ? AND version < ? LIMIT ?",
             (*stamp, most),
         )
@@ -221,22 +252,17 @@ class EntryStore:
 
     def numbers(self, fingerprint: str) -> set[int]:
         """Return the numbers of all entries of a key space."""
-        with self._explained("read"):
-            found = self._writer.execute(
-                "SELECT number FROM entries WHERE space = ?", (fingerprint,)
-            )
-            return {number for (number,) in found}
+        found = self._asked("SELECT number FROM entries WHERE space = ?", (fingerprint,))
+        return {number for (number,) in found}
 
     def next_number(self) -> int:
         """Return a number that no entry ever had."""
-        found = self._writer.execute(
-            "SELECT seq FROM sqlite_sequence WHERE name = 'entries'"
-        ).fetchone()
-        return 0 if found is None else int(found[0]) + 1
+        found = self._asked("SELECT seq FROM sqlite_sequence WHERE name = 'entries'")
+        return int(found[0][0]) + 1 if found else 0
 
     def versions(self) -> dict[tuple[str, str], int]:
         """Return the versions that were raised."""
-        found = self._writer.execute("SELECT grain, name, version FROM versions")
+        found = self._asked("SELECT grain, name, version FROM versions")
         return {(grain, name): version for grain, name, version in found}
 
     def set_version(self, stamp: Stamp) -> None:
@@ -249,33 +275,36 @@ class EntryStore:
 
     def about(self, name: str) -> Any:
         """Return what ``set_about`` kept; None without it."""
-        found = self._writer.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
-        return None if found is None else json.loads(found[0])
+        found = self._asked("SELECT value FROM about WHERE name = ?", (name,))
+        return json.loads(found[0][0]) if found else None
 
     def set_about(self, name: str, value: Any) -> None:
         """Keep something by its name, inside a transaction."""
         content = json.dumps(value, allow_nan=False)
         self._writer.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, content))
 
-    def flush(self) -> None:
-        """Return when all that was committed is on the disk.
+    def spots(self) -> list[Spot]:
+        """Return the neighbourhoods of false hits, the oldest first."""
+        found = self._asked("SELECT place, vector, similarity FROM spots ORDER BY number")
+        return [Spot(place, np.frombuffer(vector, np.float32), at) for place, vector, at in found]
 
-        Raises:
-            OSError: The disk is full or broken.
-            CacheFilesError: The folder was removed meanwhile.
-        """
-        if self._lock is None:
-            return
-        try:
-            self._lock.require_there()
-        except IndexFilesError as error:
-            raise CacheFilesError(str(error)) from error
-        with self._explained("flushed"):
-            self._writer.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+    def add_spot(self, spot: Spot) -> None:
+        """Keep a neighbourhood, inside a transaction; beyond ``MOST`` the oldest goes."""
+        self._writer.execute(
+            "INSERT INTO spots (place, vector, similarity) VALUES (?, ?, ?)",
+            (spot.place, spot.vector.tobytes(), spot.similarity),
+        )
+        self._writer.execute(
+            "DELETE FROM spots WHERE number <= (SELECT max(number) FROM spots) - ?", (MOST,)
+        )
+
+    def refuse(self) -> None:
+        """Let ``require_open`` say from now on that the cache is closed."""
+        self._closed = True
 
     def close(self) -> None:
         """Let others open the folder; a forked child leaves it to its parent."""
-        self._closed = True
+        self.refuse()
         if self.mine:
             with self._reading:
                 self._reader.close()
@@ -284,34 +313,36 @@ class EntryStore:
             self._lock.release()
 
     def _prepare(self) -> None:
-        tables = self._writer.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if not tables:
+        if not self._asked("SELECT name FROM sqlite_master LIMIT 1"):
             with self.transaction():
                 for statement in SCHEMA.split(";"):
                     self._writer.execute(statement)
                 self.set_about("format", FORMAT)
-        try:
-            found = self.about("format")
-        except (sqlite3.OperationalError, json.JSONDecodeError) as error:
-            raise CacheFilesError(
-                f"{self._folder}/{FILE} is not of a cache; choose another folder"
-            ) from error
+        tables = self._asked("SELECT name FROM sqlite_master WHERE name IN ('about', 'entries')")
+        if len(tables) < 2:
+            raise CacheFilesError(f"{self._folder}/{FILE} is not of a cache; choose another folder")
+        found = self.about("format")
         if found != FORMAT:
             raise CacheFilesError(
                 f"{self._folder}/{FILE} has format {found}, this version reads {FORMAT}; "
                 "use the version that wrote it, or another folder"
             )
 
+    def _asked(self, question: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Return the answer as the one thread that writes sees it."""
+        with self._explained("read"):
+            return self._writer.execute(question, values).fetchall()
+
     def _row(self, found: Sequence[Any]) -> Row:
         (
             number, mark, identity, digest, scope, modalities, alignment, cost, nbytes, created,
-            expires, stamps, code, vector, kind, content,
+            expires, stamps, code, vector,
         ) = found  # fmt: skip
         space = self._spaces.get(mark) or KeySpace("", 0, 0, 0, mark)
         arrays = np.frombuffer(vector, np.float32), np.frombuffer(code, np.uint8)
         entry = Entry(
-            number, Key(space, *arrays, alignment, scope), modalities, decoded(kind, content), cost,
-            nbytes, created, expires, tuple(Stamp(*stamp) for stamp in json.loads(stamps)),
+            number, Key(space, *arrays, alignment, scope), modalities, None, cost, nbytes, created,
+            expires, tuple(Stamp(*stamp) for stamp in json.loads(stamps)),
         )  # fmt: skip
         return Row(entry, digest, identity)
 
@@ -319,6 +350,9 @@ class EntryStore:
     def _explained(self, what: str) -> Iterator[None]:
         try:
             yield
+        except sqlite3.ProgrammingError as error:
+            self.require_open()  # another thread has closed it meanwhile
+            raise error
         except sqlite3.DatabaseError as error:
             name, said = f"{self._folder}/{FILE}", str(error)
             if "full" in said:
