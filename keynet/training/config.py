@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -60,6 +61,7 @@ def explained(main: Callable[[], None]) -> None:
     """
     traceback_wanted = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, instead of printing a traceback itself
+    logging.getLogger("faiss").setLevel(logging.WARNING)  # which tells each library it tries
     try:
         main()
     except MENDABLE as error:
