@@ -117,6 +117,7 @@ def root_cause_plot(replays: Mapping[str, Sequence[Replayed]], modalities: np.nd
             values = [_figure(row, tallies) for tallies in bars.values()]
             places = range(len(values))
             if row == 1:
+                axes.set_yscale("log")  # p99 is many times p50
                 axes.bar(places, [high for _, high in values], 0.62, color=LINE)
             axes.bar(places, [value for value, _ in values], 0.62, color=ACCENT)
             _finish(axes, what if row == 2 else "", "")
