@@ -1,6 +1,6 @@
 """Measure the cache beside its key model: python -m scripts.bench cache --entries 100000
 
-Lookups arrive at random at a rate, whatever is unanswered; the time runs from when each was due.
+Lookups arrive at random at a rate, whatever is unanswered; the time runs from each arrival.
 Keys are synthetic, half of the lookups are for stored groups; what is missed is stored.
 """
 
