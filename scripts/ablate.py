@@ -125,7 +125,8 @@ def main() -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         first = composed(table, next(iter(table.rows.values())), given, 0)
         source = instantiate(first.data.source)
-        rows = table.rows | (table.captioned if hasattr(source, "captions") else {})
+        # Of sources that have captions, not all train on them.
+        rows = table.rows | (table.captioned if "caption_contrast" in first.loss else {})
         data = source.name
         root = OUTPUTS / chosen / data
         root.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ class Ablation(NamedTuple):
     Args:
         student: Options of all rows; the command's come after them.
         rows: By name; the first is what the others are compared with.
-        captioned: Rows for data with captions alone.
+        captioned: Rows where captions are trained on (loss=with_captions) alone.
         served: Whether hits at a calibrated threshold are measured, which takes half a minute.
         perturbed: Whether flips under perturbations are.
         drift: Judged instead on a stream that goes from the first of these vendors to the second.
