@@ -71,7 +71,8 @@ class RequestBatches(Dataset[TrainingBatch]):
             if request.image is not None:
                 first_of.setdefault(image_identity(request), number)
         numbers = list(first_of.values())
-        contents = (content_digest(self.requests[n].image) for n in numbers)  # type: ignore[arg-type]
+        images = (self.requests[number].image for number in numbers)
+        contents = (content_digest(image) for image in images if image is not None)
         with tqdm(total=len(numbers), desc="frozen image features", disable=None) as bar:
 
             def make(chunk: range) -> Tensor:

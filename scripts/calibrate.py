@@ -28,7 +28,7 @@ from keynet.evaluation.acceptance_drift import (
     drift_records,
     vendor_change,
 )
-from keynet.evaluation.calibration import Calibrated, calibrate_keys, stored
+from keynet.evaluation.calibration import FittedThreshold, calibrate_keys, stored
 from keynet.evaluation.calibration_check import Pool, check_records, check_split
 from keynet.evaluation.evaluate import signs
 from keynet.evaluation.labels import Labels
@@ -85,7 +85,7 @@ def calibrate(cfg: DictConfig, encoder: KeyEncoder, source: Source) -> None:
     print(f"thresholds: {Path(cfg.export) / 'manifest.json'}")
 
 
-def tabulated(found: Sequence[Calibrated]) -> Table:
+def tabulated(found: Sequence[FittedThreshold]) -> Table:
     """Return the thresholds as a table; where there is none, why."""
     table = Table(box=box.SIMPLE)
     for column in ("kind", "requests", "bits", "budget", "threshold", "calibrated on"):

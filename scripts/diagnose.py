@@ -17,9 +17,6 @@ import torch
 import torch.nn.functional as F
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from tqdm import tqdm
 
@@ -31,18 +28,17 @@ from distill.store import CHUNK, Store, encode_samples, samples_digest, store_fo
 from distill.teacher import Teacher, TeacherError
 from keynet.evaluation.captions import CaptionVectors, recall_records
 from keynet.evaluation.evaluate import photographs
+from keynet.evaluation.grid_table import print_grid
 from keynet.evaluation.isometry import PairedVectors, isometry_records
 from keynet.evaluation.isometry_page import isometry_grid, write_isometry_page
 from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.report import write_report
-from keynet.evaluation.table import Grid
 from keynet.evaluation.tsne import LEAST_POINTS, tsne_png
 from keynet.export.loader import load_key_model
 from keynet.training.config import explained
 from keynet.types import Request, Samples
 
 UNALIGNED = "unaligned"
-WIDTH = 112  # of the table where no terminal says it
 # The best of 0, 0.01, 0.1, 1 and 3 on the development photographs of Flickr8k.
 OPTIONS = {"least_squares": {"ridge": 1.0}}
 
@@ -103,7 +99,7 @@ def run(cfg: DictConfig) -> None:
     write_report(folder / "report.json", records, command)
     notes = [fitted, *source.attribution]
     write_isometry_page(folder / "report.html", grid, picture, notes, command)
-    _print(grid)
+    print_grid(grid)
     print("\n".join([*notes, "", f"report: {folder / 'report.html'}"]))
 
 
@@ -203,20 +199,6 @@ def _rows(
         ids.split(CHUNK), desc=f"embeddings of {teacher.name}", unit="chunk", disable=None
     )
     return torch.cat([encode_samples(teacher, samples, modality, c.tolist()) for c in chunks])
-
-
-def _print(grid: Grid) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=grid.title)
-    table.add_column("\nmethod", no_wrap=True)
-    for heading in grid.columns:
-        table.add_column("\n".join(heading), justify="right")
-    for row in grid.rows:
-        table.add_row(row.label, *map(str, row.cells))
-    console = Console()
-    if not console.is_terminal:  # rich takes a pipe for 80 columns wide
-        console.width = max(console.width, WIDTH)
-    console.print(table)
-    print("\n".join(grid.notes))
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="diagnose")

@@ -18,11 +18,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from keynet.cache.policies.catalog import POLICIES
+from keynet.evaluation.grid_table import print_grid
 from keynet.evaluation.replay_data import ReplayData
 from keynet.evaluation.replay_findings import Findings
 from keynet.evaluation.replay_laboratory import COMMANDS, Laboratory
 from keynet.evaluation.replay_page import write_replay_page
-from keynet.evaluation.replay_records import print_grid
 from keynet.evaluation.replay_strategies import check_strategies
 from keynet.evaluation.report import write_report
 from keynet.evaluation.settings import MAIN_BUDGET, JudgeSettings

@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from keynet.cache.acceptance import Acceptance, kept, resume
 from keynet.cache.entries import Entries
 from keynet.cache.entry import CacheError, Entry, Hit, Miss
 from keynet.cache.eviction import Eviction
 from keynet.cache.index_disk import explained
+from keynet.cache.key_maker import KeyMaker
 from keynet.cache.key_rows import entry_number, key_rows
 from keynet.cache.policies.lru import LRU
 from keynet.cache.policies.policy import Policy
@@ -27,21 +28,12 @@ from keynet.cache.stats import Stats
 from keynet.cache.steady_clock import SteadyClock
 from keynet.cache.store import CacheFilesError, Row
 from keynet.cache.versions import Stamp, Versions, check_grain, named_grains, versioned_digest
-from keynet.types import Key, KeySpace, Request
+from keynet.types import Key, Request
 
 __all__ = ["CacheError", "CacheFilesError", "Entry", "Hit", "Miss", "SemanticCache", "Stats"]
 
 CLEARED_AT_ONCE = 32  # entries that an insert clears away; one more makes it some 10 us longer
 SWEPT_AT_ONCE = 1000
-
-
-class KeyMaker(Protocol):
-    """What makes keys; ``load_key_model`` returns one."""
-
-    @property
-    def space(self) -> KeySpace: ...
-
-    def encode(self, requests: Request) -> Key: ...
 
 
 class SemanticCache:

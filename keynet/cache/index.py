@@ -30,7 +30,8 @@ from keynet.cache.key_rows import (
     key_rows,
     whole_number,
 )
-from keynet.cache.scope_codes import Found, ScopeCodes
+from keynet.cache.neighbour import Neighbour, ranked
+from keynet.cache.scope_codes import ScopeCodes
 from keynet.types import Key, KeySpace
 
 __all__ = ["CodeIndex", "CodeIndexError", "IndexFilesError", "Neighbour"]
@@ -41,20 +42,6 @@ SLOT_BITS = 40  # a place is the number of a scope and, in its lower bits, a slo
 OBJECTS = 64  # bytes of the two integers that are an entry and its place
 
 Longs = NDArray[np.int64]
-
-
-class Neighbour(NamedTuple):
-    """A stored entry near a key.
-
-    Args:
-        entry: As it was inserted.
-        distance: Differing bits of the codes.
-        cosine: Of the vectors, the stored one in half precision.
-    """
-
-    entry: int
-    distance: int
-    cosine: float
 
 
 class _Scope(NamedTuple):
@@ -238,7 +225,7 @@ class CodeIndex:
                 parts = [codes.nearest(rows.codes[at], num_candidates, within) for codes in there]
                 for number, row in enumerate(at):
                     mine = [part.at(number) for part in parts]
-                    found[row] = _ranked(rows.vectors[row], mine, k, within, num_candidates)
+                    found[row] = ranked(rows.vectors[row], mine, k, within, num_candidates)
         return found
 
     def entries(self) -> list[int]:
@@ -367,27 +354,6 @@ class CodeIndex:
     def _require_open(self) -> None:
         if self._closed:
             raise CodeIndexError("index is closed; open it again")
-
-
-def _ranked(
-    vector: NDArray[np.float32], parts: Sequence[Found], k: int, radius: int, num_candidates: int
-) -> list[Neighbour]:
-    """Return the k best of one query's candidates, found in one scope or more."""
-    found = parts[0]
-    if len(parts) > 1:
-        found = Found(*map(np.concatenate, zip(*parts, strict=True)))
-        # An entry that was moved to another scope meanwhile may have been found in both.
-        kept = np.sort(np.unique(found.entries, return_index=True)[1])
-        kept = kept[np.argsort(found.distances[kept], kind="stable")[:num_candidates]]
-        found = found.at(kept)
-    distances, entries, halves = found.at(found.distances <= radius)
-    vectors = halves.astype(np.float32)
-    # Row by row: a matrix product rounds equal rows differently, and ties are broken by entry.
-    norms = np.sqrt(np.vecdot(vectors, vectors) * np.vecdot(vector, vector))
-    cosines = np.vecdot(vectors, vector) / norms
-    best = np.lexsort((entries, -cosines))[:k]
-    columns = (column[best].tolist() for column in (entries, distances, cosines))
-    return [Neighbour(*row) for row in zip(*columns, strict=True)]
 
 
 def _asked(own: Sequence[str], scopes: Iterable[str] | None) -> list[tuple[list[str], list[int]]]:

@@ -13,26 +13,16 @@ import numpy as np
 
 from keynet.cache.acceptance import FixedThreshold
 from keynet.cache.cache import Hit, Miss, SemanticCache
+from keynet.cache.key_maker import GivenKeys
 from keynet.evaluation.index_cost import Clusters, Say
 from keynet.evaluation.records import Record, Sheet
-from keynet.types import Key, KeySpace, Request
+from keynet.types import Key, KeySpace
 
 DATA, SPLIT, BOTH = "clusters", "bench", "image+text"
 BATCH = 1000
 THRESHOLD = 0.95  # members of a group are nearer, those of others farther
 RESPONSE = "x" * 400  # characters, a short answer
 WARM_UPS = 100
-
-
-class Keyless:
-    """Stands for a key model where keys are given."""
-
-    def __init__(self, space: KeySpace) -> None:
-        self.space = space
-
-    def encode(self, requests: Request) -> Key:
-        """Refuse: this measures what is beside encoding."""
-        raise NotImplementedError
 
 
 def cache_cost(
@@ -127,7 +117,7 @@ def open_loop(
 
 def _opened(folder: Path, space: KeySpace, max_entries: int) -> SemanticCache:
     rule = FixedThreshold(THRESHOLD)
-    return SemanticCache(folder, Keyless(space), acceptance=rule, max_entries=max_entries)
+    return SemanticCache(folder, GivenKeys(space), acceptance=rule, max_entries=max_entries)
 
 
 def _percentiles(sheet: Sheet, name: str, times: Sequence[float], note: str) -> list[Record]:

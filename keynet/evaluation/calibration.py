@@ -18,7 +18,7 @@ from keynet.replay.neighbours import Floats, Neighbours
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class FittedThreshold:
     """A threshold and what it is for.
 
     Args:
@@ -40,7 +40,7 @@ def calibrate_keys(
     *,
     seed: int = 0,
     disjoint_phrasings: bool = True,
-) -> list[Calibrated]:
+) -> list[FittedThreshold]:
     """Return the thresholds of both kinds for requests of each pattern of modalities.
 
     Args:
@@ -74,7 +74,7 @@ def calibrate_keys(
             in_loop = calibrate(neighbours, labels, index, settings, data)
             for budget in budgets:
                 for threshold in (fit(served, budget, data), in_loop[budget]):
-                    found.append(Calibrated(threshold, present, bits))
+                    found.append(FittedThreshold(threshold, present, bits))
     return found
 
 

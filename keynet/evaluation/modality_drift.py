@@ -145,11 +145,10 @@ def degraded(request: Request, modality: str, seed: int) -> Request:
     Raises:
         ValueError: When the request lacks the modality.
     """
-    if getattr(request, modality) is None:
+    if modality == "text" and request.text is not None:
+        return replace(request, text=misspelt(request.text, np.random.default_rng(seed)))
+    if modality != "image" or request.image is None:
         raise ValueError(f"request has no {modality} to degrade; take requests with both")
-    if modality == "text":
-        return replace(request, text=misspelt(str(request.text), np.random.default_rng(seed)))
-    assert request.image is not None
     picture = open_image(request.image).convert("RGB")
     picture.thumbnail((SIDE, SIDE), Image.Resampling.BILINEAR)
     buffer = io.BytesIO()

@@ -7,9 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from keynet.evaluation.closed_loop import COLD_VISITS
 from keynet.evaluation.fixed_store import OVER_BUDGET
@@ -18,7 +15,6 @@ from keynet.evaluation.replay_strategies import ALIGNED, STRATEGIES, Limits, Str
 from keynet.evaluation.table import Figures, Grid, Row
 from keynet.replay.closed_loop import FALSE_HIT, HIT
 
-WIDTH = 110  # of a table where no terminal says it
 RATIO = "ratio:best_baseline"
 RATIO_UNTOLD = "ratio:best_baseline_untold"  # of those that are not told the picture's name
 COLUMNS = (
@@ -169,19 +165,3 @@ def strategy_grid(records: Sequence[Record], title: str, notes: Sequence[str] = 
     ]
     said = (*ratios, "!: more false hits than the budget.", *notes)
     return Grid(title, tuple(heading for heading, _ in COLUMNS), tuple(rows), (*said, *legend))
-
-
-def print_grid(grid: Grid, console: Console | None = None) -> None:
-    """Print one table."""
-    console = console or Console()
-    if not console.is_terminal:  # rich takes a pipe for 80 columns wide
-        console.width = max(console.width, WIDTH)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=grid.title)
-    table.add_column("\nmethod", no_wrap=True)
-    for heading in grid.columns:
-        table.add_column("\n".join(heading), justify="right")
-    for row in grid.rows:
-        table.add_row(row.label, *map(str, row.cells))
-    console.print(table)
-    for note in grid.notes:
-        console.print(note, markup=False, highlight=False)

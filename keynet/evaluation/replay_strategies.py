@@ -16,7 +16,7 @@ from keynet.evaluation.closed_loop import SINGLE_PASS, calibrate, slices
 from keynet.evaluation.replay_data import ReplayData
 from keynet.evaluation.settings import JudgeSettings
 from keynet.evaluation.two_threshold_rule import fit_two_thresholds
-from keynet.replay.cache_replay import KeyedRequests, replay_cache, seen_before
+from keynet.replay.cache_replay import KeyedRequests, met_before, replay_cache
 from keynet.replay.neighbours import Floats, Ints, Neighbours
 from keynet.replay.semantic_trace import SemanticTrace
 from keynet.replay.two_thresholds import PairedSimilarities, replay_two_thresholds
@@ -134,7 +134,7 @@ class StrategyRunner:
             self._pairs = PairedSimilarities.of(parts["image"][both], parts["text"][both])
             self._place = np.full(len(labels), -1, np.int64)
             self._place[both] = np.arange(len(both))
-        oracle = seen_before(self.pool(ALIGNED), trace)
+        oracle = met_before(self.pool(ALIGNED), trace)
         if limits.value is None or limits.text is None:
             nothing = np.zeros(len(trace), np.int8)
             return StrategyReplay(

@@ -313,9 +313,9 @@ def _golden(
     golden: list[Golden] = []
     files: dict[str, bytes] = {}
     for i in torch.nonzero(_certain(output.logits).all(dim=1)).flatten().tolist():
-        image = None
-        if requests[i].image is not None:
-            content, suffix = _image_file(requests[i].image)
+        image, source = None, requests[i].image
+        if source is not None:
+            content, suffix = _image_file(source)
             image = f"golden/{len(golden)}.{suffix}"
             files[image] = content
         alignment = float(output.alignment[i])
@@ -336,13 +336,12 @@ def _golden(
     return golden, files
 
 
-def _image_file(source: bytes | str | Path | np.ndarray | None) -> tuple[bytes, str]:
+def _image_file(source: bytes | str | Path | np.ndarray) -> tuple[bytes, str]:
     """Return the image as bytes (an array as PNG) and the suffix of its format."""
     if isinstance(source, np.ndarray):
         buffer = io.BytesIO()
         Image.fromarray(np.ascontiguousarray(source)).save(buffer, "PNG")
         return buffer.getvalue(), "png"
-    assert source is not None
     content = source if isinstance(source, bytes) else Path(source).read_bytes()
     with Image.open(io.BytesIO(content)) as image:
         return content, str(image.format).lower()

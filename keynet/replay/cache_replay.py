@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from keynet.cache.acceptance import Acceptance
 from keynet.cache.cache import SemanticCache
 from keynet.cache.entry import Hit
+from keynet.cache.key_maker import GivenKeys
 from keynet.cache.policies.catalog import POLICIES
 from keynet.cache.policies.heat_graph import HeatGraph
 from keynet.cache.policies.policy import Policy, PolicyError
 from keynet.cache.scope import scope_digest
-from keynet.replay.closed_loop import FALSE_HIT, HIT, MISS
+from keynet.replay.closed_loop import FALSE_HIT, HIT, MISS, seen_before
 from keynet.replay.neighbours import Floats, Ints, check_keys
 from keynet.replay.semantic_trace import SemanticTrace
 from keynet.types import Key, KeySpace
@@ -137,7 +138,7 @@ def replay_cache(
         trace.scope.tolist(),
     )
     with SemanticCache(
-        None, _Space(pool.space), acceptance=acceptance, max_entries=max_entries, ttl=ttl,
+        None, GivenKeys(pool.space), acceptance=acceptance, max_entries=max_entries, ttl=ttl,
         policy=_policy(policy, seed, lambda: now), clock=lambda: now,
     ) as cache:  # fmt: skip
         for at, (request, now, cost, scope) in enumerate(zip(*columns, strict=True)):  # noqa: B007 - the clock reads ``now``
@@ -154,7 +155,7 @@ def replay_cache(
                 outcome[at] = MISS
                 similarity[at] = np.nan if found.nearest is None else found.nearest
                 cache.insert(found, request, cost=cost)
-    return CacheReplay(outcome, served, similarity, seen_before(pool, trace), seconds)
+    return CacheReplay(outcome, served, similarity, met_before(pool, trace), seconds)
 
 
 def check_policies(names: Iterable[str]) -> list[str]:
@@ -170,15 +171,12 @@ def check_policies(names: Iterable[str]) -> list[str]:
     return found
 
 
-def seen_before(pool: KeyedRequests, trace: SemanticTrace) -> NDArray[np.bool_]:
+def met_before(pool: KeyedRequests, trace: SemanticTrace) -> NDArray[np.bool_]:
     """Return whether each visit's group came before, in its scope and with its modalities."""
-    seen: set[tuple[int, str, str]] = set()
-    found = np.zeros(len(trace), np.bool_)
-    for at, request in enumerate(trace.request.tolist()):
-        what = (int(pool.group[request]), str(pool.modalities[request]), str(trace.scope[at]))
-        found[at] = what in seen
-        seen.add(what)
-    return found
+    asked = trace.request
+    apart = np.stack([trace.scope.astype(np.str_), pool.modalities[asked]])
+    where = np.unique(apart, axis=1, return_inverse=True)[1].astype(np.int64)
+    return seen_before(pool.group[asked], where)
 
 
 def trace_digest(scope: str, modalities: str) -> str:
@@ -192,13 +190,3 @@ def _policy(name: str, seed: int, clock: Callable[[], float]) -> Callable[[int],
     if POLICIES[name] is HeatGraph:
         return partial(HeatGraph, seed=seed, clock=clock)
     return partial(POLICIES[name], seed=seed)
-
-
-class _Space:
-    """What a cache asks of a key model when it is given keys."""
-
-    def __init__(self, space: KeySpace) -> None:
-        self.space = space
-
-    def encode(self, requests: object) -> Key:
-        raise NotImplementedError("a replay's keys were made before")

@@ -85,7 +85,7 @@ def replay(
     equivalent = group[order] == group[served]
     outcome = np.where(served < 0, MISS, np.where(equivalent, HIT, FALSE_HIT)).astype(np.int8)
     where = neighbours.scope[np.asarray(neighbours.node)[order]] if len(order) else order
-    return ReplayResult(order, outcome, served, similarity, _seen_before(group[order], where))
+    return ReplayResult(order, outcome, served, similarity, seen_before(group[order], where))
 
 
 def count_served(
@@ -131,7 +131,7 @@ def _visit(neighbours: Neighbours, order: Ints, threshold: float) -> tuple[list[
     return served, similarity
 
 
-def _seen_before(group: Ints, scope: Ints) -> NDArray[np.bool_]:
+def seen_before(group: Ints, scope: Ints) -> NDArray[np.bool_]:
     """Whether each visit's group has been visited before in its scope."""
     seen = np.ones(len(group), dtype=bool)
     if len(group):

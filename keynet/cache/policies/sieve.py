@@ -57,13 +57,10 @@ class SIEVE:
         used, newer, hand = self._used, self._newer, self._hand
         if not used:
             raise LookupError("SIEVE holds no entry")
-        while True:
-            hand = newer[None] if hand is None else hand
-            assert hand is not None
-            if not used[hand]:
-                break
-            used[hand] = False
-            hand = newer[hand]
+        while hand is None or used[hand]:
+            if hand is not None:
+                used[hand] = False
+            hand = newer[hand]  # of None: the oldest
         self._hand = hand
         self.on_remove(hand)
         return hand

@@ -97,9 +97,7 @@ class WTinyLFU:
         main = next(iter(self._probation or self._protected), None)
         candidate = next(iter(self._window), None) if crowded or main is None else None
         if main is None or candidate is None:
-            loser = candidate if main is None else main
-            assert loser is not None
-            return loser
+            return next(entry for entry in (main, candidate) if entry is not None)
         if self._frequency(candidate) <= self._frequency(main):
             return candidate
         self._to_probation()

@@ -15,26 +15,22 @@ import pytest
 
 from keynet.cache.acceptance import FixedThreshold
 from keynet.cache.cache import Hit, SemanticCache
-from keynet.types import Key, KeySpace, Request
+from keynet.cache.key_maker import GivenKeys
+from keynet.types import Key, KeySpace
 
 WRITER = """
 import importlib.util, sys
 from pathlib import Path
 from keynet.cache.acceptance import FixedThreshold
 from keynet.cache.cache import Miss, SemanticCache
+from keynet.cache.key_maker import GivenKeys
 
 spec = importlib.util.spec_from_file_location("conftest", sys.argv[1])
 keys = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(keys)
 
-
-class Maker:
-    space = keys.SPACE
-
-
-with SemanticCache(
-    Path(sys.argv[2]), Maker(), acceptance=FixedThreshold(1.0), max_entries=200, ttl=1e6
-) as cache:
+options = dict(acceptance=FixedThreshold(1.0), max_entries=200, ttl=1e6)
+with SemanticCache(Path(sys.argv[2]), GivenKeys(keys.SPACE), **options) as cache:
     for number in range(int(sys.argv[3]), 10**9):
         entry = cache.insert(Miss(keys.make_key(number), "image+text", ()), {"answer": number} )
         # In one write, so that a line is never half there.
@@ -64,14 +60,6 @@ def killed(folder: Path, first: int, wait: float) -> tuple[list[int], set[int]]:
     return [int(number) for number, what in words if what != "removed"], removed
 
 
-class Maker:
-    def __init__(self, space: KeySpace) -> None:
-        self.space = space
-
-    def encode(self, requests: Request) -> Key:
-        raise NotImplementedError
-
-
 def run(folder: Path, space: KeySpace, key: Callable[..., Key], kills: int) -> None:
     chance, first, total = random.Random(7), 1, 0
     for _ in range(kills):
@@ -80,7 +68,7 @@ def run(folder: Path, space: KeySpace, key: Callable[..., Key], kills: int) -> N
         young = set(acknowledged[-150:])  # the budget of 200 keeps them
         if last % 7 == 0:
             young.discard(last)  # perhaps removed, and killed before it could say so
-        with SemanticCache(folder, Maker(space), acceptance=FixedThreshold(1.0)) as cache:
+        with SemanticCache(folder, GivenKeys(space), acceptance=FixedThreshold(1.0)) as cache:
             there = set()
             for number in range(max(1, last - 300), last + 2):  # one more may have been stored
                 found = cache.lookup_key(key(number), "image+text")

@@ -22,18 +22,15 @@ import importlib.util, resource, sys
 from pathlib import Path
 from keynet.cache.acceptance import FixedThreshold
 from keynet.cache.cache import Hit, Miss, SemanticCache
+from keynet.cache.key_maker import GivenKeys
 
 spec = importlib.util.spec_from_file_location("conftest", sys.argv[1])
 keys = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(keys)
 
-
-class Maker:
-    space = keys.SPACE
-
-
 def opened():
-    return SemanticCache(Path(sys.argv[2]), Maker(), acceptance=FixedThreshold(1.0), max_entries=50)
+    options = dict(acceptance=FixedThreshold(1.0), max_entries=50)
+    return SemanticCache(Path(sys.argv[2]), GivenKeys(keys.SPACE), **options)
 
 
 ALL = range(72)
