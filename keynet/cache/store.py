@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keynet.cache.checkpoints import Checkpoints
 from keynet.cache.entry import CacheError, Entry
 from keynet.cache.index_lock import FolderLock
 from keynet.cache.index_log import IndexFilesError
@@ -107,6 +108,7 @@ class EntryStore:
         self._folder = folder
         self._spaces = {space.fingerprint: space for space in spaces}
         self._lock: FolderLock | None = None
+        self._checkpoints: Checkpoints | None = None
         self._closed = False
         path = ":memory:" if folder is None else str(folder / FILE)
         if folder is not None:
@@ -120,6 +122,7 @@ class EntryStore:
                 self._prepare()
                 # Of its own, so that nobody who reads waits for a commit.
                 self._reader = self._writer if folder is None else _connect(path)
+            self._checkpoints = None if folder is None else Checkpoints(self._writer, path)
         except BaseException:
             if self._lock is not None:
                 self._lock.release()
@@ -175,6 +178,8 @@ class EntryStore:
             try:
                 yield
                 self._writer.execute("COMMIT")
+                if self._checkpoints is not None:
+                    self._checkpoints.committed()
             except BaseException:
                 if self._writer.in_transaction:  # a full disk may have rolled it back already
                     self._writer.execute("ROLLBACK")
@@ -306,6 +311,8 @@ class EntryStore:
         """Let others open the folder; a forked child leaves it to its parent."""
         self.refuse()
         if self.mine:
+            if self._checkpoints is not None:
+                self._checkpoints.close()
             with self._reading:
                 self._reader.close()
             self._writer.close()
