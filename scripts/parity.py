@@ -114,6 +114,10 @@ def records(data: str, encoder: KeyEncoder, found: list[Parity]) -> list[Record]
 
 def run(cfg: DictConfig) -> None:
     """Compare, tell the manifest, print, write."""
+    if not isinstance(cfg.run, str):
+        raise ValueError(
+            f"run={cfg.run}: expected the folder of a run, such as outputs/demo/emoji/latest"
+        )
     folder = Path(cfg.run)
     export = folder / "export"
     encoder = load_key_model(export)

@@ -10,6 +10,9 @@ snapshot. The format of both is that of ``index_log``. ``lock`` keeps a second w
 * **A last record half written** is cut off, kept as ``<n>.journal.cut``, with a line in the log. So
   are zeros, which a power cut leaves. A whole record that is damaged is no interrupted write:
   opening refuses, and says how to keep what stands before it.
+* **A journal cut between two records** looks whole, if it is the last: what a power cut takes of
+  the end that was not flushed is gone without a line. The ones before have their length told by
+  the next, and are refused.
 * **A fork** leaves the folder to the process that opened it; a child may search, and not change.
 * **Compaction** runs beside the index once the logs hold twice as many records as are alive. The
   generation before stays: if a snapshot is damaged, the one before and both journals give all of
@@ -36,6 +39,7 @@ from numpy.typing import NDArray
 from keynet.cache.index_disk import bytes_from, explained, sync_folder, write_all
 from keynet.cache.index_lock import LOGS, OWN, FolderLock
 from keynet.cache.index_log import (
+    HEADER,
     RESTORE,
     DamagedError,
     IndexFilesError,
@@ -260,7 +264,10 @@ class IndexFiles:
                 f"damage and lose the others: truncate -s {end} {quote(str(path))}"
             )
         lost = path.stat().st_size - end
-        if lost and number != self._number:
+        # It may have grown since, where the disk refused the one after it at first.
+        if number != self._number and (
+            lost or kept < (self._read(number + 1, "journal").before or 0)
+        ):
             raise DamagedError(
                 f"{path} lacks its end, which the journals after it build on{RESTORE}"
             )
@@ -300,7 +307,9 @@ class IndexFiles:
                     return
                 self._sync()
                 number = self._number + 1
-                head = header(self._space, self._origin, number)
+                size = os.fstat(self._journal).st_size - HEADER
+                before = size // self._kind.itemsize
+                head = header(self._space, self._origin, number, before=before)
                 self._create(self._path(number, "journal"), [head])
                 handle = os.open(self._path(number, "journal"), os.O_WRONLY | os.O_APPEND)
                 os.close(self._journal)

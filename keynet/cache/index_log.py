@@ -1,8 +1,8 @@
 """A log of index records: what an index keeps on disk, in one format for journal and snapshot.
 
-A header of 1,024 bytes (a line of JSON with format, index, generation, key space, and for a
-snapshot the number of records; then its CRC-32), then records of one length, each closed by its
-CRC-32.
+A header of 1,024 bytes (a line of JSON with format, index, generation, key space, for a snapshot
+the number of records, and for a journal that of the journal before it; then its CRC-32), then
+records of one length, each closed by its CRC-32.
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ class Log(NamedTuple):
         loose: Bytes behind them.
         origin: The random word of the index that wrote it.
         name: Of the file it was written as.
+        before: Records of the journal before it; None where that is not said.
     """
 
     records: Records
     loose: int
     origin: str
     name: str
+    before: int | None
 
 
 def record_type(space: KeySpace) -> np.dtype[np.void]:
@@ -80,7 +82,9 @@ def seal(records: Records) -> None:
     records["crc"] = [zlib.crc32(raw[at : at + size - 4], SEED) for at in range(0, len(raw), size)]
 
 
-def header(space: KeySpace, origin: str, number: int, count: int | None = None) -> bytes:
+def header(
+    space: KeySpace, origin: str, number: int, count: int | None = None, before: int | None = None
+) -> bytes:
     """Return the header of a snapshot of ``count`` records, or of a journal.
 
     Args:
@@ -88,6 +92,7 @@ def header(space: KeySpace, origin: str, number: int, count: int | None = None) 
         origin: A random word of the index.
         number: Generation of the log.
         count: None for a journal.
+        before: Records of the journal before a journal; None for the first, and for a snapshot.
 
     Raises:
         IndexFilesError: The key space does not fit.
@@ -99,6 +104,7 @@ def header(space: KeySpace, origin: str, number: int, count: int | None = None) 
         "number": number,
         "key_space": asdict(space),
         "records": count,
+        "before": before,
     }
     line = json.dumps(content).encode() + b"\n"
     if len(line) > HEADER - 4:
@@ -126,7 +132,8 @@ def read_log(path: Path, space: KeySpace) -> Log:
                 f"{path} has {size} bytes of records; expected {content['records']} records of "
                 f"{kind.itemsize} bytes"
             )
-        source = content["origin"], f"{content['number']}.{content['kind']}"
+        name = f"{content['number']}.{content['kind']}"
+        source = content["origin"], name, content.get("before")  # older logs do not say it
         if not count:
             return Log(np.empty(0, kind), loose, *source)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

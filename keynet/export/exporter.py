@@ -42,7 +42,13 @@ from keynet.export.manifest import (
     Preprocessing,
     write_manifest,
 )
-from keynet.export.publish import check_target, folder_beside, publish
+from keynet.export.publish import (
+    check_target,
+    folder_beside,
+    kept_thresholds,
+    publish,
+    recover,
+)
 from keynet.hashing.aot import check_arches, compile_kernels
 from keynet.models.lora import merged
 from keynet.preprocess import Preprocessor
@@ -83,7 +89,8 @@ def export_key_model(
             ``num_bits`` and ``hash_matrix() -> (W [K, D], b [K])``, and ``code_blocks`` where its
             code has a part for each modality. It is copied, not changed.
         preprocessor: What it was trained with.
-        folder: Where to; an export there is replaced once the new one is complete.
+        folder: Where to; an export there is replaced once the new one is complete. Its thresholds
+            are kept where the key space is the same.
         name: Of the key space.
         version: Of the key space.
         golden: Requests whose keys the loader verifies. One with a logit within rounding of
@@ -100,6 +107,7 @@ def export_key_model(
         RequestError: When a golden request cannot become a key.
     """
     target = Path(folder)
+    recover(target)
     check_target(target)
     _check_settings(formats, weights, kernels)
     frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
@@ -143,7 +151,7 @@ def export_key_model(
                 file: FileEntry(hashlib.sha256(content).hexdigest(), len(content))
                 for file, content in contents.items()
             },
-            thresholds=[],
+            thresholds=kept_thresholds(target, space.fingerprint),
             golden=golden_keys,
             attribution=list(attribution),
             created_by=current_versions(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from math import isqrt
 from pathlib import Path
 from typing import overload
 
@@ -28,6 +29,7 @@ from keynet.export.manifest import (
     StoredThreshold,
     read_manifest,
 )
+from keynet.pictures import PILLOW_PIXELS
 from keynet.preprocess import Preprocessor
 from keynet.types import CODE_BITS, Key, KeyOutput, KeySpace, Request, RequestError
 
@@ -242,16 +244,21 @@ def read_file(folder: str | Path, manifest: Manifest, name: str) -> bytes:
     if not path.resolve().is_relative_to(root.resolve()):
         raise ArtefactError(f"{path} leads out of the export; replace the link by the file")
     try:
+        if (size := path.stat().st_size) != entry.bytes:
+            raise ArtefactError(
+                f"{path} has {size:,} bytes and the manifest says {entry.bytes:,}; "
+                "copy the export again"
+            )
         content = path.read_bytes()
     except FileNotFoundError as error:
         raise ArtefactError(f"{path} is missing; copy the export again") from error
     except OSError as error:
         raise ArtefactError(f"{path} cannot be read ({error.strerror})") from error
-    if len(content) != entry.bytes:
+    except MemoryError as error:
         raise ArtefactError(
-            f"{path} has {len(content):,} bytes and the manifest says {entry.bytes:,}; "
-            "copy the export again"
-        )
+            f"{path} has {entry.bytes:,} bytes, which do not fit into memory; load the export "
+            "where they do, or export the model again"
+        ) from error
     if hashlib.sha256(content).hexdigest() != entry.sha256:
         raise ArtefactError(f"{path} was altered (another SHA-256); copy the export again")
     return content
@@ -330,6 +337,11 @@ def _device(device: str | torch.device) -> torch.device:
 
 def _preprocessor(manifest: Manifest, tokenizer: bytes) -> Preprocessor:
     settings = manifest.preprocessing
+    if settings.image_size**2 > PILLOW_PIXELS:
+        raise ArtefactError(
+            f"preprocessing.image_size is {settings.image_size}; expected "
+            f"{isqrt(PILLOW_PIXELS):,} at most; export the model again"
+        )
     try:
         return Preprocessor(
             settings.image_size,

@@ -172,19 +172,29 @@ class Manifest:
                 )
 
 
+def set_aside(folder: Path) -> Path:
+    """Return where an export stands while another takes its place."""
+    return folder.parent / f".{folder.name}.old"
+
+
 def read_manifest(folder: str | Path) -> Manifest:
     """Return the manifest of an export.
 
     Raises:
         ArtefactError: When it is missing, no JSON, of a newer format, or not as format 1 has it.
     """
-    path = Path(folder) / MANIFEST
+    path, aside = Path(folder) / MANIFEST, set_aside(Path(folder))
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ArtefactError(f"{path} does not exist; give the folder of an export") from error
+        mend = "give the folder of an export"
+        if aside.is_dir():
+            mend = f"an interrupted export set the one before aside: mv {aside} {folder}"
+        raise ArtefactError(f"{path} does not exist; {mend}") from error
     except OSError as error:
         raise ArtefactError(f"{path} cannot be read ({error.strerror})") from error
+    except MemoryError as error:
+        raise ArtefactError(f"{path} does not fit into memory; copy the export again") from error
     except UnicodeDecodeError as error:
         raise ArtefactError(f"{path} is not JSON (not UTF-8); export the model again") from error
     try:

@@ -19,7 +19,7 @@ from keynet.export.loader import (
     read_file,
 )
 from keynet.export.manifest import MODEL, ONNX, PT2, ArtefactError, Manifest, read_manifest
-from keynet.hashing.aot import FOLDER, INDEX, described, read_entry
+from keynet.hashing.aot import FOLDER, INDEX, check_kernel, described
 from keynet.hashing.aot import FORMAT as KERNELS_FORMAT
 
 
@@ -72,15 +72,16 @@ def verify(folder: str | Path, device: str = "cpu") -> list[str]:
 
 
 def _kernels(manifest: Manifest, folder: str | Path) -> str:
-    """Return which kernels an export carries; each has its files, and is what its PTX says."""
+    """Return which kernels an export carries; each has its files, and they are as it says."""
     space = manifest.key_space
     try:
         content = json.loads(read_file(folder, manifest, INDEX))
         told = (content["format"], content["dim"], content["bits"])
         kernels = [
-            (str(kernel["kernel"]), str(kernel["ptx"]), str(kernel["cubin"]), described(kernel))
+            (kernel, str(kernel["kernel"]), str(kernel["ptx"]), str(kernel["cubin"]))
             for kernel in content["kernels"]
         ]
+        targets = sorted({described(kernel).target for kernel, *_ in kernels})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ArtefactError(f"{INDEX} does not list kernels ({error!r}); export again") from error
     if told != (KERNELS_FORMAT, space.dim, space.bits):
@@ -88,18 +89,17 @@ def _kernels(manifest: Manifest, folder: str | Path) -> str:
             f"{INDEX} has format, width and bits {told}; "
             f"expected {(KERNELS_FORMAT, space.dim, space.bits)}"
         )
-    for _, ptx, cubin, entry in kernels:
-        for file in (ptx, cubin):
+    for kernel, name, *pair in kernels:
+        for file in pair:
             if file not in manifest.files:
                 raise ArtefactError(f"{INDEX} names {file}, which files does not list")
+        files = [read_file(folder, manifest, file) for file in pair]
         try:
-            found = read_entry(read_file(folder, manifest, ptx).decode())
+            check_kernel(kernel, *files)
         except ValueError as error:
-            raise ArtefactError(f"{ptx}: {error}") from error
-        if found != entry:
-            raise ArtefactError(f"{ptx} has {found}; {INDEX} says {entry}; export again")
-    names, targets = ({k[0] for k in kernels}, sorted({k[3].target for k in kernels}))
-    return f"{len(names)} kernels for {', '.join(targets)}"
+            where = f"{name} for {kernel['target']}"
+            raise ArtefactError(f"{where}: {error}; export again") from error
+    return f"{len({name for _, name, *_ in kernels})} kernels for {', '.join(targets)}"
 
 
 def _golden_flips(encoder: KeyEncoder, name: str, folder: str | Path) -> int:

@@ -6,9 +6,11 @@ Compiles on machines without a GPU. Each kernel is a cubin, for one kind of GPU,
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import re
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ ARCHES = (80, 90, 100)  # A100, H100 and H200, B200
 FOLDER = "kernels"
 INDEX = f"{FOLDER}/kernels.json"
 ALIGNMENT = 16
+CUDA = b"\xbe\0"  # the machine of a cubin, an ELF file: 190
 TYPES = {
     "*fp32": "float32*", "*i32": "int32*", "*i64": "int64*", "*i16": "int16*", "*u8": "uint8*",
     "i32": "int32", "i64": "int64",
@@ -255,6 +258,8 @@ def describe(plan: Plan, compiled: Any, path: str) -> dict[str, Any]:
     return {
         "ptx": f"{path}.ptx",
         "cubin": f"{path}.cubin",
+        "ptx_sha256": hashlib.sha256(compiled.asm["ptx"].encode()).hexdigest(),
+        "cubin_sha256": hashlib.sha256(compiled.asm["cubin"]).hexdigest(),
         "target": entry.target,
         "entry": entry.name,
         "arguments": arguments,
@@ -288,6 +293,39 @@ def read_entry(ptx: str) -> Entry:
     [(name, parameters)] = entries
     types = re.findall(r"\.param\s+\.(\w)(\d+)", parameters)
     return Entry(name, target[1], tuple(f"b{size}" for _, size in types), int(threads[1]))
+
+
+def read_cubin(cubin: bytes) -> tuple[str, set[str]]:
+    """Return the target of a cubin, without the letter behind its number, and its kernels' names.
+
+    Source: flags by version of the ABI as in LLVM's ``llvm/BinaryFormat/ELF.h``.
+
+    Raises:
+        ValueError: It is no cubin.
+    """
+    if len(cubin) < 64 or cubin[:6] != b"\x7fELF\x02\x01" or cubin[18:20] != CUDA:
+        raise ValueError("no cubin")
+    [flags] = struct.unpack_from("<I", cubin, 48)
+    number = flags & 255 if cubin[8] < 8 else flags >> 8 & 255
+    names = re.findall(rb"\0\.text\.(\w+)(?=\0)", cubin)
+    return f"sm_{number}", {name.decode() for name in names}
+
+
+def check_kernel(kernel: dict[str, Any], ptx: bytes, cubin: bytes) -> None:
+    """Raise ValueError where files are not those that ``kernels.json`` says a kernel has."""
+    entry, found = described(kernel), read_entry(ptx.decode())
+    if found != entry:
+        raise ValueError(f"{kernel['ptx']} has {found}; {INDEX} says {entry}")
+    target, names = read_cubin(cubin)
+    if target != entry.target.rstrip("af") or entry.name not in names:
+        raise ValueError(
+            f"{kernel['cubin']} has {', '.join(sorted(names)) or 'no kernel'} for {target}; "
+            f"{INDEX} says {entry.name} for {entry.target}"
+        )
+    for kind, content in (("ptx", ptx), ("cubin", cubin)):
+        digest = kernel.get(f"{kind}_sha256")  # exports made before it came have none
+        if digest is not None and digest != hashlib.sha256(content).hexdigest():
+            raise ValueError(f"{kernel[kind]} is another kernel's, by its digest in {INDEX}")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from keynet.hashing.reference import ABSENT, cosine_rerank
 __all__ = ["cosine_rerank", "hamming_search", "hash_keys", "nearest"]
 
 CHUNK = 1 << 15  # codes whose distances are in the processor's cache together
+FEW_CODES = 20_000  # up to which faiss counts for one query sooner ("mc") than it fills a heap
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 log = logging.getLogger(__name__)
@@ -36,13 +37,13 @@ def faiss() -> Any:
     return module
 
 
+@np.errstate(invalid="ignore", over="ignore")  # a key that has no norm is for the caller to see
 def hash_keys(keys: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Return codes and norms; see ``reference``."""
     rows = _array(keys if keys.dtype == torch.float32 else keys.float())
     norms = np.sqrt(np.vecdot(rows, rows))
-    # W (x / |x|) + b >= 0, without the division: a key that is zero is for the caller to see.
-    with np.errstate(invalid="ignore"):  # infinite keys, likewise
-        bits = rows @ _array(weight).T >= _array(bias) * -norms[:, None]
+    # W (x / |x|) + b >= 0, without the division
+    bits = rows @ _array(weight).T >= _array(bias) * -norms[:, None]
     return torch.from_numpy(np.packbits(bits, axis=1)), torch.from_numpy(norms)
 
 
@@ -95,8 +96,9 @@ def nearest(queries: Ints, codes: Ints, k: int) -> tuple[Ints, Longs]:
     library = faiss() if codes.flags.c_contiguous else None
     if library is None:
         return _counted(queries, codes, k)
+    variant = "mc" if len(queries) == 1 and len(codes) <= FEW_CODES else "hc"
     found: tuple[Ints, Longs] = library.knn_hamming(
-        np.ascontiguousarray(queries).view(np.uint8), codes.view(np.uint8), k
+        np.ascontiguousarray(queries).view(np.uint8), codes.view(np.uint8), k, variant
     )
     return found
 

@@ -116,6 +116,8 @@ def words(codes: Tensor) -> Tensor:
         raise ValueError(f"codes are {_kind(codes)}; expected uint8 [N, K/8], K of {CODE_BITS}")
     if len(codes) == 0:  # an empty array has no strides to view
         return codes.new_empty((0, codes.shape[1] // 4), dtype=torch.int32)
+    if codes.storage_offset() % 4:  # words begin where memory has them
+        return codes.clone(memory_format=torch.contiguous_format).view(torch.int32)
     return codes.contiguous().view(torch.int32)
 
 
@@ -151,22 +153,16 @@ def hamming_search(
             )
     if queries.shape[1] != codes.shape[1]:
         raise ValueError(f"queries are {_kind(queries)}, codes {_kind(codes)}; of different widths")
-    if not 1 <= k <= MOST:
-        raise ValueError(f"k={k}: expected 1 to {MOST}")
+    if type(k) is not int or not 1 <= k <= MOST:
+        raise ValueError(f"k={k!r}: expected an int, 1 to {MOST}")
     bits = 32 * codes.shape[1]
-    if radius is not None and radius < 0:
-        raise ValueError(f"radius={radius}: expected 0 to {bits}, or None for any")
-    if (query_scopes is None) != (code_scopes is None):
-        raise ValueError("query_scopes and code_scopes go together; give both or neither")
-    for name, scopes, rows in (
-        ("query_scopes", query_scopes, queries),
-        ("code_scopes", code_scopes, codes),
-    ):
-        if scopes is not None and (scopes.dtype != torch.int32 or scopes.shape != rows.shape[:1]):
-            raise ValueError(f"{name} are {_kind(scopes)}; expected int32 [{rows.shape[0]}]")
-    reach = bits if radius is None else min(radius, bits)
+    if radius is not None and (type(radius) is not int or radius < 0):
+        raise ValueError(f"radius={radius!r}: expected an int, 0 to {bits}, or None for any")
     if queries.device != codes.device:
         raise ValueError(f"queries are on {queries.device}, codes on {codes.device}; move either")
+    if query_scopes is not None or code_scopes is not None:
+        _check_scopes(query_scopes, queries, code_scopes, codes)
+    reach = bits if radius is None else min(radius, bits)
     found: tuple[Tensor, Tensor] = backend(codes.device.type).hamming_search(
         queries, codes, k, reach, query_scopes, code_scopes
     )
@@ -209,6 +205,21 @@ def cosine_rerank(queries: Tensor, vectors: Tensor, candidates: Tensor) -> Tenso
             raise ValueError(f"candidate {wrong}: expected a row of {len(vectors)} vectors, or -1")
     found: Tensor = backend(queries.device.type).cosine_rerank(queries, vectors, candidates)
     return found
+
+
+def _check_scopes(
+    query_scopes: Tensor | None, queries: Tensor, code_scopes: Tensor | None, codes: Tensor
+) -> None:
+    if query_scopes is None or code_scopes is None:
+        raise ValueError("query_scopes and code_scopes go together; give both or neither")
+    for name, scopes, rows in (
+        ("query_scopes", query_scopes, queries),
+        ("code_scopes", code_scopes, codes),
+    ):
+        if scopes.dtype != torch.int32 or scopes.shape != rows.shape[:1]:
+            raise ValueError(f"{name} are {_kind(scopes)}; expected int32 [{rows.shape[0]}]")
+        if scopes.device != rows.device:
+            raise ValueError(f"{name} are on {scopes.device}, codes on {rows.device}; move either")
 
 
 def _kind(tensor: Tensor) -> str:

@@ -64,6 +64,8 @@ def cosine_rerank(queries: Tensor, vectors: Tensor, candidates: Tensor) -> Tenso
 
     -inf where a candidate is -1.
     """
+    if len(vectors) == 0:  # no row stands in for a candidate that is -1
+        return torch.full(candidates.shape, -torch.inf, device=candidates.device)
     found = F.normalize(vectors[candidates.clamp(min=0)].float(), dim=-1)  # [Q, C, D]
     cosines = torch.einsum("qd,qcd->qc", F.normalize(queries.float(), dim=-1), found)
     return cosines.masked_fill(candidates < 0, -torch.inf)

@@ -13,7 +13,7 @@ import pytest
 
 from keynet.cache import index_files
 from keynet.cache.index import CodeIndex
-from keynet.cache.index_log import HEADER, IndexFilesError, record_type
+from keynet.cache.index_log import HEADER, IndexFilesError, header, read_log, record_type
 from keynet.types import Key, KeySpace
 
 Make = Callable[..., Key]
@@ -212,15 +212,30 @@ def test_damage_in_the_middle_is_refused_with_its_mend(
     assert reopened(tmp_path) == {entry: kept[entry] for entry in range(12)}
 
 
+@pytest.mark.parametrize("cut", [1, SIZE, 2 * SIZE])
 def test_a_journal_in_the_middle_is_whole(
-    space: KeySpace, key: Make, tmp_path: Path, content: Callable
+    space: KeySpace, key: Make, tmp_path: Path, content: Callable, cut: int, reopened: Callable
 ) -> None:
-    compacted(content, key, tmp_path)
+    kept = compacted(content, key, tmp_path)
     (tmp_path / "2.snapshot").unlink()
     path = tmp_path / "1.journal"
-    os.truncate(path, path.stat().st_size - 1)
+    whole = path.read_bytes()
+    os.truncate(path, len(whole) - cut)  # at a record's end: every CRC is right
     with pytest.raises(IndexFilesError, match=r"1\.journal lacks its end"):
         CodeIndex(space, tmp_path)
+    path.write_bytes(whole)
+    assert reopened(tmp_path) == kept
+
+
+def test_a_journal_may_have_grown_since_the_next_was_begun(
+    space: KeySpace, key: Make, tmp_path: Path, content: Callable, reopened: Callable
+) -> None:
+    kept = compacted(content, key, tmp_path)
+    (tmp_path / "2.snapshot").unlink()
+    path = tmp_path / "2.journal"
+    head = header(space, read_log(path, space).origin, 2, before=1)
+    path.write_bytes(head + path.read_bytes()[HEADER:])
+    assert reopened(tmp_path) == kept
 
 
 @pytest.mark.parametrize(

@@ -106,12 +106,22 @@ def test_a_log_comes_back(tmp_path: Path) -> None:
     found = read_log(path, SPACE)
     assert np.array_equal(found.records, records)
     assert found.loose == 3
-    assert found[2:] == ("beef", "7.journal")
+    assert found[2:] == ("beef", "7.journal", None)
     empty = read_log(write(tmp_path / "b", header(SPACE, "beef", 7), made(0)), SPACE)
     assert len(empty.records) == 0 and empty.loose == 0
     found = read_log(write(tmp_path / "c", header(SPACE, "beef", 7, 20), records), SPACE)
     assert np.array_equal(found.records, records)
-    assert found[2:] == ("beef", "7.snapshot")
+    assert found[2:] == ("beef", "7.snapshot", None)
+
+
+def test_a_journal_tells_the_length_of_the_one_before(tmp_path: Path) -> None:
+    head = header(SPACE, "beef", 7, before=12)
+    assert read_log(write(tmp_path / "a", head, made(3)), SPACE).before == 12
+    content = json.loads(head[:-4])
+    del content["before"]  # as earlier versions wrote it
+    padded = json.dumps(content).encode().ljust(HEADER - 4)
+    head = padded + zlib.crc32(padded).to_bytes(4, "little")
+    assert read_log(write(tmp_path / "a", head, made(3)), SPACE).before is None
 
 
 @pytest.mark.parametrize(("count", "loose"), [(19, b""), (21, b""), (20, b"x")])

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from keynet.export import exporter
 from keynet.export.exporter import export_key_model, fingerprint
 from keynet.export.loader import load_key_model
-from keynet.export.manifest import ArtefactError, read_manifest
+from keynet.export.manifest import (
+    ArtefactError,
+    Parity,
+    StoredThreshold,
+    read_manifest,
+    set_parity,
+    set_thresholds,
+)
 from keynet.preprocess import Preprocessor
 from keynet.types import KeyOutput, Request, RequestError
 
@@ -183,6 +190,30 @@ def test_an_export_is_replaced_only_by_a_complete_one(
     export_key_model(model, preprocessor, folder, "tiny", 2, golden)
     assert load_key_model(folder).space.version == 2
     assert [p.name for p in tmp_path.iterdir()] == ["e"]
+
+
+def test_thresholds_stay_where_the_key_space_does(
+    tmp_path: Path,
+    model: Any,
+    preprocessor: Preprocessor,
+    golden: list[Request],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = (model, preprocessor, tmp_path / "e", "tiny", 1, golden)
+    space = export_key_model(*given).key_space.fingerprint
+    threshold = StoredThreshold(
+        "fixed_store", "text", None, 0.9, 0.01, 0.95, "emoji/calibration", 900, space
+    )
+    set_thresholds(tmp_path / "e", [threshold])
+    export_key_model(*given, formats=["pt2"])
+    assert load_key_model(tmp_path / "e").thresholds == (threshold,)
+    assert not [record for record in caplog.records if record.name.startswith("keynet")]
+    parity = Parity("model.pt2", 9, 0.0, 0, 0.0, 0, 0.0)
+    set_parity(tmp_path / "e", [parity])
+    other = export_key_model(*given, weights="int8").key_space.fingerprint
+    assert read_manifest(tmp_path / "e").thresholds == []
+    assert f"its 1 thresholds are of key space {space} and do not hold in {other}" in caplog.text
+    assert "parity was measured on the files before" in caplog.text
 
 
 def test_other_peoples_files_are_not_replaced(

@@ -308,16 +308,31 @@ def test_an_export_carries_kernels_and_verify_looks_for_each(
     assert main([str(folder)]) == 1
     assert "kernels/sm_90/finish.ptx has Entry(name='hash_keys_kernel'" in capsys.readouterr().err
     replaced(folder, "kernels/sm_90/finish.ptx", kept)
+    for name, other, reason in (
+        ("finish.cubin", "hash_keys.cubin", "has hash_keys_kernel for sm_90; kernels/kernels.json"),
+        ("finish.cubin", "finish_scoped.cubin", "is another kernel's, by its digest"),
+        ("hash_keys.ptx", "hash_keys_batch.ptx", "is another kernel's, by its digest"),
+        ("finish.cubin", "finish.ptx", "finish for sm_90a: no cubin"),
+        ("finish.ptx", "finish.cubin", "finish for sm_90a: 'utf-8' codec can't decode"),
+    ):
+        sound = (folder / "kernels/sm_90" / name).read_bytes()
+        replaced(folder, f"kernels/sm_90/{name}", (folder / "kernels/sm_90" / other).read_bytes())
+        assert main([str(folder)]) == 1
+        assert reason in capsys.readouterr().err
+        replaced(folder, f"kernels/sm_90/{name}", sound)
     manifest = read_manifest(folder)
     lost = "kernels/sm_90/finish.cubin"
     files = {name: entry for name, entry in manifest.files.items() if name != lost}
     write_manifest(replace(manifest, files=files), folder)
     assert main([str(folder)]) == 1
     assert f"names {lost}, which files does not list" in capsys.readouterr().err
+    write_manifest(manifest, folder)
     index = (folder / "kernels/kernels.json").read_bytes()
     for content, reason in (
         (index.replace(b'"bits": 64', b'"bits": 128', 1), "expected (1, 16, 64)"),
         (index.replace(b'"format": 1', b'"format": 2', 1), "(2, 16, 64); expected"),
+        (index.replace(b'"entry": "finish"', b'"entry": "start"', 1), "finish.ptx has Entry"),
+        (index.replace(b'"sm_90a"', b'"sm_90"', 1), "hash_keys.ptx has Entry"),
         (b"[]", "does not list kernels"),
     ):
         replaced(folder, "kernels/kernels.json", content)

@@ -3,7 +3,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
@@ -242,10 +244,42 @@ def test_a_plain_torch_checkpoint_is_refused(copied: Path) -> None:
         load_key_model(copied)
 
 
-def test_settings_out_of_range_are_refused(copied: Path) -> None:
-    edit(copied, lambda content: content["preprocessing"].update(image_size=0))
-    with pytest.raises(ArtefactError, match="image_size is 0"):
+@pytest.mark.parametrize("size", [0, 9460, 10**9, 10**30])
+def test_settings_out_of_range_are_refused(copied: Path, size: int) -> None:
+    edit(copied, lambda content: content["preprocessing"].update(image_size=size))
+    with pytest.raises(ArtefactError, match=f"image_size is {size}; "):
         load_key_model(copied)
+
+
+@pytest.mark.parametrize("name", ["model.ts.pt", "hash.safetensors", "manifest.json"])
+def test_files_larger_than_memory_are_one_line(name: str, copied: Path) -> None:
+    huge = 1 << 42  # with holes, so that it takes no disk
+    os.truncate(copied / name, huge)
+    if name == "manifest.json":
+        with pytest.raises(ArtefactError, match="does not fit into memory"):
+            load_key_model(copied)
+        return
+    with pytest.raises(ArtefactError, match=f"{name} has 4,398,046,511,104 bytes and the manif"):
+        load_key_model(copied)
+    edit(copied, lambda content: content["files"][name].update(bytes=huge))
+    with pytest.raises(ArtefactError, match="104 bytes, which do not fit into memory; load"):
+        load_key_model(copied)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        struct.pack("<Q", 1 << 62) + b"{}",
+        struct.pack("<Q", 90)
+        + b'{"weight":{"dtype":"F32","shape":[1099511627776,16],'
+        b'"data_offsets":[0,70368744177664]}}'.ljust(90),
+    ],
+)
+def test_a_header_that_promises_more_than_there_is_is_refused(content: bytes, copied: Path) -> None:
+    replace_file(copied, "hash.safetensors", content)
+    with pytest.raises(ArtefactError, match="is no safetensors file") as caught:
+        load_key_model(copied)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keynet.hashing import aot
-from keynet.hashing.aot import INDEX, compile_kernels, read_entry
+from keynet.hashing.aot import INDEX, check_kernel, compile_kernels, read_cubin, read_entry
 
 ROOT = Path(__file__).parents[3]
 pytest.importorskip("triton")
@@ -77,12 +77,24 @@ def test_files_hold_no_path_of_this_machine(files: dict[str, bytes]) -> None:
         assert str(ROOT).encode() not in content and b".py" not in content, path
 
 
-@pytest.mark.parametrize(("arch", "target"), [(80, "sm_80"), (100, "sm_100a")])
+@pytest.mark.parametrize(("arch", "target"), [(80, "sm_80"), (90, "sm_90a"), (100, "sm_100a")])
 def test_other_targets_compile(arch: int, target: str) -> None:
     files = compile_kernels(dim=40, bits=64, arches=(arch,), names=("hash_keys", "matrix_minima"))
     for one in json.loads(files[INDEX])["kernels"]:
         assert one["target"] == target
-        assert files[one["cubin"]].startswith(b"\x7fELF")
+        assert read_cubin(files[one["cubin"]]) == (f"sm_{arch}", {one["entry"]})
+        check_kernel(one, files[one["ptx"]], files[one["cubin"]])
+
+
+def test_a_kernel_for_another_processor_is_not_what_its_index_says(
+    files: dict[str, bytes],
+) -> None:
+    older = compile_kernels(dim=96, bits=256, arches=(80,), names=("finish",))
+    [kernel] = (k for k in json.loads(files[INDEX])["kernels"] if k["kernel"] == "finish")
+    with pytest.raises(ValueError, match=r"has finish for sm_80; .* says finish for sm_90a"):
+        check_kernel(kernel, files[kernel["ptx"]], older["kernels/sm_80/finish.cubin"])
+    with pytest.raises(ValueError, match="no cubin"):
+        check_kernel(kernel, files[kernel["ptx"]], files[kernel["cubin"]][:63])
 
 
 def test_without_triton_the_reason_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_codes_are_the_signs_of_the_logits(
     )  # most significant bit first
 
 
-@pytest.mark.parametrize("bad", [0.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [0.0, float("nan"), float("inf"), 1e30])
 def test_a_key_without_a_direction_is_an_error(bad: float) -> None:
     keys = torch.ones(3, 8)
     keys[1] = bad
@@ -122,19 +122,27 @@ NONE = torch.full((2, 3), -1)
         (lambda: hamming_search(CODES.long(), CODES, 1), "queries are int64"),
         (lambda: hamming_search(CODES, CODES[:, :1], 1), r"codes are int32 \[5, 1\]; expected"),
         (lambda: hamming_search(CODES, torch.zeros(5, 4).int(), 1), "different widths"),
-        (lambda: hamming_search(CODES, CODES, 0), "k=0: expected 1 to 4096"),
-        (lambda: hamming_search(CODES, CODES, 10**9), "k=1000000000: expected 1 to 4096"),
+        (lambda: hamming_search(CODES, CODES, 0), "k=0: expected an int, 1 to 4096"),
+        (lambda: hamming_search(CODES, CODES, 10**9), "k=1000000000: expected an int, 1 to"),
+        (lambda: hamming_search(CODES, CODES, True), "k=True: expected an int"),
+        (lambda: hamming_search(CODES, CODES, 2.0), "k=2.0: expected an int"),
+        (lambda: hamming_search(CODES, CODES, np.int64(2)), r"k=np.int64\(2\): expected an int"),
         (lambda: hamming_search(CODES.to("meta"), CODES, 1), "queries are on meta, codes on cpu"),
         (lambda: hash_keys(KEYS.to("meta"), WEIGHT, BIAS), "keys are on meta, weight on cpu"),
         (lambda: cosine_rerank(KEYS.double(), WEIGHT.double(), NONE), "queries are float64"),
         (lambda: cosine_rerank(KEYS, WEIGHT, NONE + 65), "candidate 64: expected a row of 64"),
         (lambda: cosine_rerank(KEYS, WEIGHT, NONE - 1), "candidate -2: expected a row of 64"),
         (lambda: cosine_rerank(KEYS, WEIGHT, NONE.to("meta")), "are on cpu, cpu and meta"),
-        (lambda: hamming_search(CODES, CODES, 1, -1), "radius=-1: expected 0 to 64"),
+        (lambda: hamming_search(CODES, CODES, 1, -1), "radius=-1: expected an int, 0 to 64"),
+        (lambda: hamming_search(CODES, CODES, 1, float("nan")), "radius=nan: expected an int"),
         (lambda: hamming_search(CODES, CODES, 1, None, SCOPES), "give both or neither"),
         (
             lambda: hamming_search(CODES, CODES, 1, None, SCOPES, SCOPES[:2]),
             r"code_scopes are int32 \[2\]; expected int32 \[5\]",
+        ),
+        (
+            lambda: hamming_search(CODES, CODES, 1, None, SCOPES, SCOPES.to("meta")),
+            "code_scopes are on meta, codes on cpu; move either",
         ),
         (lambda: cosine_rerank(KEYS, WEIGHT[:, :4], SCOPES.long()), r"expected \[Q, D\] and \[N"),
         (lambda: cosine_rerank(KEYS, WEIGHT, SCOPES), r"candidates are int32 \[5\]; expected"),
@@ -143,6 +151,53 @@ NONE = torch.full((2, 3), -1)
 def test_what_does_not_fit_is_said(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+ODD = [torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", [*ODD, torch.float16, torch.complex64, torch.float8_e4m3fn])
+def test_another_type_is_one_line(dtype: torch.dtype) -> None:
+    scalar = torch.zeros((), dtype=dtype)
+    calls: list[Any] = [lambda: words(scalar), lambda: cosine_rerank(scalar, KEYS, NONE)]
+    calls += [lambda: hash_keys(scalar, WEIGHT, BIAS), lambda: hash_keys(KEYS, scalar, BIAS)]
+    calls += [lambda: hash_keys(KEYS, WEIGHT, scalar), lambda: hamming_search(scalar, CODES, 1)]
+    calls += [lambda: hamming_search(CODES, CODES, 1, None, scalar, SCOPES)]
+    calls += [lambda: hash_keys(KEYS, WEIGHT.to(dtype), BIAS)]
+    if dtype != torch.float16:
+        calls += [lambda: hash_keys(KEYS.to(dtype), WEIGHT, BIAS)]
+        calls += [lambda: cosine_rerank(KEYS, KEYS.to(dtype), NONE)]
+    if dtype != torch.uint8:
+        calls += [lambda: words(torch.zeros(5, 8).to(dtype))]
+    if dtype != torch.int32:
+        calls += [lambda: hamming_search(CODES, CODES.to(dtype), 1)]
+        calls += [lambda: hamming_search(CODES, CODES, 1, None, SCOPES.to(dtype), SCOPES)]
+    if dtype != torch.int64:
+        calls += [lambda: cosine_rerank(KEYS, KEYS, NONE.to(dtype))]
+    for call in calls:
+        with pytest.raises(ValueError, match="expected") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+def test_tensors_that_do_not_lie_side_by_side() -> None:
+    made = torch.Generator().manual_seed(0)
+    raw = torch.randint(0, 256, (50 * 16 + 1,), generator=made, dtype=torch.uint8)
+    wide = raw[1:].view(50, 16)  # words that begin where memory has none
+    assert torch.equal(words(wide), words(wide.clone()))
+    every = words(wide[:, ::2])
+    assert torch.equal(every, words(wide[:, ::2].clone()))
+    keys, weight = (torch.randn(n, 16, generator=made)[:, ::2] for n in (3, 64))
+    assert torch.equal(hash_keys(keys, weight, BIAS), hash_keys(keys.clone(), weight.clone(), BIAS))
+    for queries, codes in ((every[:3].flip(0), every[::2]), (every[:1].expand(4, 2), every)):
+        found = hamming_search(queries, codes, 3)
+        wanted = hamming_search(queries.clone(), codes.clone(), 3)
+        assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1])
+
+
+def test_an_empty_store_has_no_candidates_to_rank() -> None:
+    _, index = hamming_search(CODES[:2], CODES[:0], 3)
+    assert (cosine_rerank(KEYS, KEYS[:0], index) == -torch.inf).all()
 
 
 def test_cosines_of_candidates() -> None:
