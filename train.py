@@ -22,6 +22,7 @@ from keynet.evaluation.evaluate import evaluate
 from keynet.evaluation.output import write_evaluation
 from keynet.export.loader import load_key_model
 from keynet.training.config import explained, register
+from keynet.training.fit import fit
 from keynet.training.progress import Progress, quiet
 from keynet.training.run import epochs, open_run, point_latest
 
@@ -53,10 +54,9 @@ def run(cfg: DictConfig) -> None:
         ],
         log_every_n_steps=10,
     )
-    try:
-        trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
-    except (KeyboardInterrupt, SystemExit):  # Lightning ends the process on an interrupt
-        sys.exit(f"stopped; the same command with run_dir={folder} goes on")
+    fit(trainer, module, data, checkpoint, folder)
+    if not trainer.is_global_zero:  # what is trained is on all ranks, and one suffices
+        return
     source, export = data.source, folder / "export"
     golden = data.requests[:: max(1, len(data.requests) // GOLDEN_REQUESTS)]
     export_key_model(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 BELOW_ZERO = 0.01  # 1 - cosine of bf16 vectors may round this far below zero
@@ -28,7 +29,8 @@ class GradNorm(nn.Module):
     left to learn.
 
     Cost: one more backward per loss, from the loss down to the shared parameters. Choose the last
-    layer that the losses share. Ranks of a distributed run do not exchange their weights.
+    layer that the losses share. In a distributed run gradients are averaged over ranks before
+    their norms are taken, so that all have the same weights.
 
     Args:
         names: Of the losses, in the order of the weights.
@@ -97,7 +99,7 @@ class GradNorm(nn.Module):
             norm = torch.zeros((), device=self.weights.device)
             if loss.requires_grad:
                 found = torch.autograd.grad(loss, trained, retain_graph=True, allow_unused=True)
-                parts = [g.float().norm() for g in found if g is not None]
+                parts = [_over_ranks(g.float()).norm() for g in found if g is not None]
                 norm = torch.stack(parts).norm() if parts else norm
             norms.append(norm)
         return torch.stack(norms)
@@ -129,3 +131,11 @@ class GradNorm(nn.Module):
         slope = torch.sign(norm - target) * norm / norm.mean()
         after = before * torch.exp(-self.learning_rate * slope)
         self.weights[active] = after * before.sum() / after.sum()
+
+
+def _over_ranks(gradient: Tensor) -> Tensor:
+    if not (dist.is_available() and dist.is_initialized()):
+        return gradient
+    total = gradient.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total / dist.get_world_size()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -135,22 +136,28 @@ class RequestBatches(Dataset[TrainingBatch]):
 
     def __getitem__(self, indices: Sequence[int]) -> TrainingBatch:
         """Return the requests ``indices`` as one batch."""
+        return self.share(indices, 0, 1)
+
+    def share(self, indices: Sequence[int], rank: int, world: int) -> TrainingBatch:
+        """Return the requests ``indices`` as one batch with the pictures and texts of one rank.
+
+        Pictures and texts are cut into equal shares, one after the other; all else is of the whole
+        batch, and ``image_index`` and ``text_index`` are places in the shares of all ranks.
+        """
         requests = [self.requests[index] for index in indices]
         image_row: dict[Hashable, int] = {}
         text_row: dict[str | None, int] = {}
         image_index = [image_row.setdefault(image_identity(r), len(image_row)) for r in requests]
         text_index = [text_row.setdefault(r.text, len(text_row)) for r in requests]
-        pictures: dict[int, Tensor] = {}
-        for number, row in zip(indices, image_index, strict=True):
-            if row not in pictures:
-                pictures[row] = self._picture(number)
-        rows = [pictures[row] for row in range(len(image_row))]
+        shown = dict(zip(image_index, indices, strict=True))  # a request of each picture
         # Few distinct shapes: a kernel is compiled for each. Pictures are padded by pictures of the
         # batch, which keeps its BatchNorm statistics.
-        rows = [rows[i % len(rows)] for i in range(-(-len(rows) // PAD_PICTURES) * PAD_PICTURES)]
-        tokens, token_mask = self._text_tensors(list(text_row))
+        count = _padded_count(len(image_row), PAD_PICTURES, world)
+        own = [shown[row % len(image_row)] for row in range(count)][_share(count, rank, world)]
+        pictures = {number: self._picture(number) for number in dict.fromkeys(own)}
+        tokens, token_mask = self._text_tensors(list(text_row), rank, world)
         return TrainingBatch(
-            images=torch.stack(rows),
+            images=torch.stack([pictures[number] for number in own]),
             image_mask=torch.tensor([r.image is not None for r in requests]),
             tokens=tokens,
             token_mask=token_mask,
@@ -164,12 +171,34 @@ class RequestBatches(Dataset[TrainingBatch]):
             described=self.described[list(indices)],
         )
 
-    def _text_tensors(self, texts: Sequence[str | None]) -> tuple[Tensor, Tensor]:
+    def _text_tensors(
+        self, texts: Sequence[str | None], rank: int, world: int
+    ) -> tuple[Tensor, Tensor]:
         if self._texts:
-            found = [self._absent_text if text is None else self._texts[text] for text in texts]
-            return torch.stack(found), torch.tensor([[text is not None] for text in texts])
+            count = _padded_count(len(texts), 1, world)
+            own = [texts[row % len(texts)] for row in range(count)][_share(count, rank, world)]
+            found = [self._absent_text if text is None else self._texts[text] for text in own]
+            return torch.stack(found), torch.tensor([[text is not None] for text in own])
         ids = [self._tokens[text] for text in texts]
-        return _padded([*ids, *[[]] * (-len(ids) % PAD_TEXTS)])
+        count = _padded_count(len(texts), PAD_TEXTS, world)
+        return _padded([*ids, *[[]] * (count - len(ids))][_share(count, rank, world)])
+
+
+class RankBatches(Dataset[TrainingBatch]):
+    """Batches by lists of request indices, with the pictures and texts that one rank encodes.
+
+    Args:
+        batches: Of all.
+        rank: Number of this rank.
+        world: How many there are.
+    """
+
+    def __init__(self, batches: RequestBatches, rank: int, world: int) -> None:
+        self.batches, self.rank, self.world = batches, rank, world
+
+    def __getitem__(self, indices: Sequence[int]) -> TrainingBatch:
+        """Return the share of the requests ``indices``."""
+        return self.batches.share(indices, self.rank, self.world)
 
 
 class RequestDataModule(pl.LightningDataModule):
@@ -182,7 +211,7 @@ class RequestDataModule(pl.LightningDataModule):
         long_text: ``error`` or ``fold`` (see ``keynet.preprocess.Preprocessor``).
         tokenizer: The one that the text encoder reads; None trains one on the training texts.
         vocab_size: Tokens of a tokenizer that is trained.
-        batch_size: Requests a batch.
+        batch_size: Requests a batch, over all ranks; a multiple of their number.
         batches_per_epoch: Batches between two checkpoints.
         seed: Of the batches.
         num_workers: Processes that make batches.
@@ -222,6 +251,20 @@ class RequestDataModule(pl.LightningDataModule):
             tokenizer = train_tokenizer(texts, vocab_size=vocab_size)
         self.preprocessor = Preprocessor(image_size, tokenizer, max_tokens, long_text=long_text)
 
+    def setup(self, stage: str) -> None:
+        """Raise ValueError where a batch cannot be shared."""
+        _, world = self._ranks()
+        if self.batch_size % world:
+            raise ValueError(
+                f"batch_size={self.batch_size} is of all {world} ranks together and cannot be cut "
+                f"into equal shares; give a multiple of {world}, such as "
+                f"{-(-self.batch_size // world) * world}"
+            )
+
+    def _ranks(self) -> tuple[int, int]:
+        trainer = self.trainer
+        return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+
     @cached_property
     def samples(self) -> Samples:
         """What teachers see of the training requests, numbered as in batches."""
@@ -234,7 +277,7 @@ class RequestDataModule(pl.LightningDataModule):
         return RequestBatches(self.requests, self.preprocessor, stems, self.features)
 
     def train_dataloader(self) -> DataLoader[TrainingBatch]:
-        """Return batches that are a function of seed and epoch."""
+        """Return this rank's share of batches that are a function of seed and epoch alone."""
         sampler = HardNegativeBatchSampler(
             self.requests,
             batch_size=self.batch_size,
@@ -242,7 +285,7 @@ class RequestDataModule(pl.LightningDataModule):
             seed=self.seed,
         )
         return DataLoader(
-            self.batches,
+            RankBatches(self.batches, *self._ranks()),
             sampler=sampler,
             batch_size=None,  # the sampler gives whole batches, and Lightning sets its epoch
             num_workers=self.num_workers,
@@ -273,6 +316,16 @@ def number_samples(source: Source, requests: Sequence[Request]) -> Samples:
         return [*described, *source.requests("calibration")]
 
     return Samples(contents, list(texts), pairs, held_out)
+
+
+def _padded_count(count: int, multiple: int, world: int) -> int:
+    """Return ``count`` rounded up so that every rank has as many."""
+    step = math.lcm(multiple, world)
+    return -(-count // step) * step
+
+
+def _share(count: int, rank: int, world: int) -> slice:
+    return slice(rank * count // world, (rank + 1) * count // world)
 
 
 def _padded(texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,6 +28,21 @@ slow = pytest.mark.slow
 
 def command(*overrides: str) -> list[str]:
     return [sys.executable, str(ROOT / "train.py"), *overrides]
+
+
+def words(line: str) -> list[str]:
+    """A command of the documentation, of the demo, as a tiny run of this checkout."""
+    program, *arguments = shlex.split(line)
+    with_torchrun = ["-m", "torch.distributed.run"] if program == "torchrun" else []
+    given = [str(ROOT / word) if word == "train.py" else word for word in arguments]
+    return [sys.executable, *with_torchrun, *given, *(o for o in TINY if o not in arguments)]
+
+
+def documented(page: str) -> list[str]:
+    """The commands of a page that train the demo."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if "train.py" in line]
 
 
 def train(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
@@ -158,3 +175,48 @@ def test_a_mistake_is_told_without_a_traceback(
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("outputs/*/*/latest"))
+
+
+@slow
+def test_the_commands_of_docs_scale_train(tmp_path: Path) -> None:
+    commands = documented("scale.md")
+    assert len(commands) == 4
+    for line in commands:
+        done = subprocess.run(
+            words(line), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=900
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("step 2 of 2") == (0 if line.startswith("python") else 1)
+    runs = [path for path in (tmp_path / RUNS).iterdir() if path.name != "latest"]
+    assert len(runs) == 2  # one directory a run, whose name torchrun gives
+    for run in [*runs, tmp_path / "outputs" / "two"]:
+        assert (run / "report.json").exists()
+        assert (run / "log.txt").read_text().count("step 2 of 2") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "overrides", "message"),
+    [
+        (
+            ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"),
+            ("trainer=ddp",),
+            "add --standalone or --rdzv-id=NAME",
+        ),
+        (("--standalone",), ("trainer=cpu",), "trains in 1 processes and 2 were started"),
+        (("--standalone",), ("trainer=ddp", "batch_size=25"), "such as 26"),
+    ],
+)
+@slow
+def test_two_processes_that_cannot_train_say_why(
+    tmp_path: Path, options: tuple[str, ...], overrides: tuple[str, ...], message: str
+) -> None:
+    given = [option for option in TINY if option.split("=")[0] not in " ".join(overrides)]
+    program = [sys.executable, "-m", "torch.distributed.run", *options, "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*program, str(ROOT / "train.py"), *given, *overrides, "distill=none"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error")]
+    assert lines
+    assert all(message in line for line in lines)

@@ -83,12 +83,29 @@ class KeyModel(nn.Module):
             text_index: int64 [B], the same for ``tokens`` and ``token_mask``.
         """
         text_mask = token_mask.any(-1)
-        image_features = self.image_adapter(self.image_encoder(images).float())
-        text_features = self.text_encoder(tokens, token_mask).float()
+        image_features = self.image_features(images)
+        text_features = self.text_features(tokens, token_mask)
         if image_index is not None:
             image_features = image_features[image_index]
         if text_index is not None:
             text_features, text_mask = text_features[text_index], text_mask[text_index]
+        vectors = self.vectors(image_features, text_features, image_mask, text_mask)
+        return self.output(*vectors, image_mask & text_mask)
+
+    def image_features(self, images: Tensor) -> Tensor:
+        """Return adapted image features [B, C] or [B, 1 + T, C]."""
+        features: Tensor = self.image_adapter(self.image_encoder(images).float())
+        return features
+
+    def text_features(self, tokens: Tensor, token_mask: Tensor) -> Tensor:
+        """Return text features [B, W]."""
+        features: Tensor = self.text_encoder(tokens, token_mask).float()
+        return features
+
+    def vectors(
+        self, image_features: Tensor, text_features: Tensor, image_mask: Tensor, text_mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return key, image and text of each request, as in ``KeyOutput``."""
         if image_features.ndim == 3:
             pooled, image_tokens = image_features[:, 0], image_features[:, 1:]
         else:
@@ -105,11 +122,12 @@ class KeyModel(nn.Module):
                 f"the aligner's vectors are {image.shape[-1]} wide and the fusion takes "
                 f"{self._aligned_dim}; give aligner.key_dim and fusion.key_dim one width"
             )
-        key = self.fusion(image, text, image_tokens)
+        return self.fusion(image, text, image_tokens), image, text
+
+    def output(self, key: Tensor, image: Tensor, text: Tensor, both: Tensor) -> KeyOutput:
+        """Return vectors with their code logits and alignment; ``both`` bool [B]: has both."""
         # Computed finitely, NaN last: a NaN further up would reach the gradients.
-        alignment = torch.where(
-            image_mask & text_mask, alignment_strength(image, text), float("nan")
-        )
+        alignment = torch.where(both, alignment_strength(image, text), float("nan"))
         return KeyOutput(key, image, text, self.hash_head(key), alignment)
 
     @property

@@ -13,6 +13,8 @@ from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException, InstantiationException
 from omegaconf.errors import OmegaConfBaseException
 
+from keynet.training.launch import launched
+
 # What a user can mend: values, files, packages, options. All else keeps its traceback.
 MENDABLE = (
     ValueError, OSError, ModuleNotFoundError, FloatingPointError, HydraException,
@@ -68,4 +70,6 @@ def explained(main: Callable[[], None]) -> None:
         if traceback_wanted:
             raise
         cause = error.__cause__ if isinstance(error, InstantiationException) else None
-        sys.exit("error: " + " ".join(str(cause or error).split()))
+        rank, _ = launched()
+        of = f" of rank {rank}" if rank else ""
+        sys.exit(f"error{of}: " + " ".join(str(cause or error).split()))

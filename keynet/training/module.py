@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aligners.gradnorm import GradNorm
+from keynet.training.encode import encode
 from keynet.training.parts import train_only
+from keynet.training.ranks import own_random
 from keynet.training.start import StartError, start_from
 from keynet.training.stems import encoder_stems
 from keynet.types import KeyOutput, TrainingBatch
@@ -37,6 +39,8 @@ class KeyModule(pl.LightningModule):
             trains all.
         gradnorm: Asymmetry alpha of GradNorm, which weighs the weighted losses by their gradients
             at what is trained of the aligner; None keeps the weights given.
+        chunk: Pictures, texts or requests at once, for batches beyond memory (see ``encode``);
+            None takes all at once.
         learning_rate: Peak rate of everything but the image encoder.
         image_learning_rate: Peak rate of the image encoder, which starts from trained weights.
         weight_decay: Of matrices; biases, norms and embeddings have none.
@@ -57,6 +61,7 @@ class KeyModule(pl.LightningModule):
         start_from: str | None = None,
         trained: Sequence[str] | None = None,
         gradnorm: float | None = None,
+        chunk: int | None = None,
         learning_rate: float,
         image_learning_rate: float,
         weight_decay: float,
@@ -83,6 +88,9 @@ class KeyModule(pl.LightningModule):
                 "aligner.projections.text, or give module.gradnorm=null"
             )
         self.gradnorm = None if gradnorm is None else GradNorm(names=list(losses), alpha=gradnorm)
+        if chunk is not None and (type(chunk) is not int or chunk < 2):
+            raise ValueError(f"module.chunk={chunk!r}: expected at least 2 rows, or null")
+        self.chunk = chunk
         self.learning_rate = learning_rate
         self.image_learning_rate = image_learning_rate
         self.weight_decay = weight_decay
@@ -157,7 +165,8 @@ class KeyModule(pl.LightningModule):
         Raises:
             FloatingPointError: When it is not finite.
         """
-        output = self.model(*batch[:6])
+        with own_random(self.global_step, self.device):
+            output = encode(self.model, batch, self.chunk)
         values = {name: loss(output, batch) for name, loss in self.losses.items()}
         for name, value in values.items():
             self.log(f"loss/{name}", value)
@@ -195,7 +204,7 @@ class KeyModule(pl.LightningModule):
 
     def on_fit_end(self) -> None:
         """Keep beside the run what of its teachers was trained for it."""
-        if self.distillation is not None:
+        if self.distillation is not None and self.trainer.is_global_zero:
             self.distillation.keep(self.trainer.default_root_dir)
 
     def configure_optimizers(self) -> Any:

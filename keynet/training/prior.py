@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from aligners.diffusion_prior import DiffusionPrior
+from keynet.training.ranks import ranks
 from keynet.training.start import StartError
 
 MOST_KEYS = 20_000
@@ -73,5 +74,6 @@ def fitted_prior(
         figures["noise_error"], figures["shuffled_error"], figures["zero_error"],
     )  # fmt: skip
     prior.of = of
-    prior.save(path)
+    if ranks()[0] == 0:  # others have fitted the same
+        prior.save(path)
     return prior

@@ -9,21 +9,31 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from keynet.training.launch import launched
+
 log = logging.getLogger("train")
 
-# Lightning's advice that does not hold here: few workers are meant (batches are in memory), frozen
-# parts are meant to be in evaluation mode, and a resumed run's checkpoint folder is its own.
+# Advice that does not hold here: few workers are meant (batches are in memory), frozen parts are
+# meant to be in evaluation mode, a resumed run's checkpoint folder is its own, and the strides of
+# depthwise convolutions name one layout in two ways.
 ADVICE = (
     "does not have many workers",
     "module\\(s\\) in eval mode",
     "The number of training batches",
     "isinstance\\(treespec, LeafSpec\\)",
     "Checkpoint directory .* exists and is not empty",
+    "Grad strides do not match bucket view strides",
 )
 
 
 def quiet() -> None:
-    """Silence Lightning's advertising and the advice that does not hold here."""
+    """Silence Lightning's advertising, the advice that does not hold here, and all ranks but one.
+
+    Other ranks still tell their errors.
+    """
+    if launched()[0]:
+        logging.disable(logging.WARNING)
+        warnings.simplefilter("ignore")
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     for message in ADVICE:
         warnings.filterwarnings("ignore", message=f".*{message}")

@@ -11,9 +11,15 @@ from typing import Any
 import torch
 import yaml
 
+from keynet.training.launch import launched
+
 CONFIG = "config.yaml"
-# What may differ between a run and its continuation: it changes no weight that is trained.
-FREE = ("run_dir", "evaluation", "export", "num_workers", "store", "features")
+# What may differ between a run and its continuation: it changes no weight that is trained, but for
+# the rounding of sums over processes.
+FREE = (
+    "run_dir", "evaluation", "export", "num_workers", "store", "features", "devices", "num_nodes",
+)  # fmt: skip
+NO_ID = "none"  # TORCHELASTIC_RUN_ID of a torchrun that was given none
 # What torch.load raises for bytes that are no checkpoint of torch's, by what is wrong with them.
 UNREADABLE = (
     RuntimeError, EOFError, OSError, TypeError, ValueError, AttributeError, LookupError,
@@ -29,19 +35,28 @@ class RunError(ValueError):
 def open_run(folder: str | Path, config: dict[str, Any]) -> Path | None:
     """Make a run directory, or return the checkpoint from which it goes on.
 
+    Of several processes the first one writes; no checkpoint comes before all have been here.
+
     Args:
         folder: The run directory.
         config: The resolved configuration of this run.
 
     Raises:
         RunError: When it cannot be written, holds a run of another configuration, or its
-            checkpoint cannot be read.
+            checkpoint cannot be read; or when torchrun gave the run no name.
     """
     run = Path(folder)
+    if run.name == NO_ID == os.environ.get("TORCHELASTIC_RUN_ID"):
+        raise RunError(
+            "torchrun gave this run no id to name its directory by; add --standalone or "
+            "--rdzv-id=NAME to torchrun, or give run_dir"
+        )
     stored, checkpoint = run / CONFIG, run / "checkpoints" / "last.ckpt"
     try:
         (run / "checkpoints").mkdir(parents=True, exist_ok=True)
         if not checkpoint.exists():  # nothing was trained: this run's configuration holds
+            if launched()[0]:
+                return None
             temporary = stored.with_suffix(".tmp")
             temporary.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
             os.replace(temporary, stored)

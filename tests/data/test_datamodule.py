@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,51 @@ def test_with_a_stem_it_is_decoded_once(
     batches[mixed]
     batches[mixed]
     assert len(decoded) == len(set(decoded)) == len({r.image for r in module.requests} - {None})
+
+
+@pytest.mark.parametrize("world", [2, 3, 8])
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_shares_of_all_ranks_are_the_batch(
+    module: RequestDataModule, mixed: list[int], world: int, stored: bool
+) -> None:
+    batches = dataset(module)
+    if stored:
+        stems = {"text": FakeStem(lambda tokens, mask: tokens.sum(1, keepdim=True).float())}
+        batches = RequestBatches(module.requests, module.preprocessor, stems)
+    whole = batches[mixed]
+    shares = [batches.share(mixed, rank, world) for rank in range(world)]
+    for share in shares:
+        assert len(share.images) == len(shares[0].images)
+        assert len(share.tokens) == len(shares[0].tokens)
+        assert all(torch.equal(a, b) for a, b in zip(share[4:], whole[4:], strict=True))
+    images = torch.cat([share.images for share in shares])
+    assert torch.equal(images[: len(whole.images)], whole.images)
+    assert world == 3 or len(images) == len(whole.images)
+    lengths = torch.cat([share.token_mask.sum(1) for share in shares])
+    assert torch.equal(lengths[whole.text_index], whole.token_mask.sum(1)[whole.text_index])
+    sums = torch.cat([share.tokens.sum(1) for share in shares])
+    assert torch.equal(sums[whole.text_index], whole.tokens.sum(1)[whole.text_index])
+
+
+def test_a_rank_decodes_the_pictures_of_its_share_alone(
+    module: RequestDataModule, monkeypatch: pytest.MonkeyPatch, mixed: list[int]
+) -> None:
+    decoded = count_decoded(module, monkeypatch)
+    batches = dataset(module)
+    whole = batches[mixed]
+    alone = len(decoded)
+    decoded.clear()
+    batches.share(mixed, 1, len(whole.images))
+    assert len(decoded) <= 1 < alone
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(module: RequestDataModule) -> None:
+    three: Any = SimpleNamespace(global_rank=0, world_size=3)
+    module.trainer = three
+    with pytest.raises(ValueError, match=r"batch_size=16 is of all 3 ranks .* such as 18"):
+        module.setup("fit")
+    module.trainer = None
+    module.setup("fit")
 
 
 @pytest.mark.parametrize("stem_batch", [1, 5, 64])

@@ -366,3 +366,17 @@ def test_no_losses() -> None:
             model=nn.Identity(), losses={}, learning_rate=1.0, image_learning_rate=1.0,
             weight_decay=0.0, warmup_share=0.0,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", [0, 1, -3, 2.5, "8", True])
+def test_a_chunk_that_is_none_is_refused(make_module: Make, chunk: Any) -> None:
+    with pytest.raises(ValueError, match=r"module\.chunk=.*expected at least 2 rows, or null"):
+        make_module(chunk=chunk)
+
+
+def test_chunks_train(tmp_path: Path, make_module: Make, make_data: MakeData) -> None:
+    made, module = trainer(tmp_path, epochs=1), make_module(chunk=5)
+    before = {name: value.clone() for name, value in module.named_parameters()}
+    made.fit(module, datamodule=make_data())
+    moved = [n for n, value in module.named_parameters() if not torch.equal(value, before[n])]
+    assert {"model.image_encoder.conv.weight", "model.fusion.mlp.0.weight"} < {*moved}

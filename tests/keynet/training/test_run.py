@@ -93,6 +93,37 @@ def test_what_changes_no_key_may_differ(tmp_path: Path, name: str) -> None:
     assert open_run(tmp_path, config(**{name: "other"})) == checkpoint
 
 
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    trainer = {"accelerator": "auto", "devices": 2, "num_nodes": 1}
+    checkpoint = begin(tmp_path, trainer=trainer)
+    other = trainer | {"devices": 4, "num_nodes": 2}
+    assert open_run(tmp_path, config(trainer=other)) == checkpoint
+
+
+def test_of_several_processes_the_first_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert open_run(tmp_path, config()) is None
+    assert not (tmp_path / CONFIG).exists()
+    monkeypatch.setenv("RANK", "0")
+    checkpoint = begin(tmp_path)
+    monkeypatch.setenv("RANK", "1")
+    assert open_run(tmp_path, config()) == checkpoint
+    with pytest.raises(RunError, match="seed was 0 and is 1"):
+        open_run(tmp_path, config(seed=1))
+
+
+def test_a_torchrun_without_an_id_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with pytest.raises(RunError, match="add --standalone or --rdzv-id=NAME to torchrun"):
+        open_run(tmp_path / "none", config())
+    assert not (tmp_path / "none").exists()
+    assert open_run(tmp_path / "named", config()) is None
+
+
 def test_the_number_of_workers_may_differ_where_it_is_read(tmp_path: Path) -> None:
     """``num_workers`` at the root is resolved into the data node as well."""
     checkpoint = begin(tmp_path)
