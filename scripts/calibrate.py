@@ -17,9 +17,6 @@ import hydra
 import numpy as np
 from hydra.utils import instantiate
 from omegaconf import DictConfig
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from data.requests import Source
 from keynet.evaluation.acceptance_drift import (
@@ -31,12 +28,14 @@ from keynet.evaluation.acceptance_drift import (
 from keynet.evaluation.calibration import FittedThreshold, calibrate_keys, stored
 from keynet.evaluation.calibration_check import Pool, check_records, check_split
 from keynet.evaluation.evaluate import signs
+from keynet.evaluation.grid_table import print_grid
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.modality_drift import degraded
 from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.replay_keys import encoded_keys
 from keynet.evaluation.report import write_report
 from keynet.evaluation.settings import MAIN_BUDGET, JudgeSettings
+from keynet.evaluation.table import Cell, Figures, Grid, Row, label
 from keynet.export.loader import KeyEncoder, load_key_model
 from keynet.export.manifest import set_thresholds
 from keynet.replay.neighbours import Floats
@@ -79,24 +78,23 @@ def calibrate(cfg: DictConfig, encoder: KeyEncoder, source: Source) -> None:
     mark = encoder.space.fingerprint
     kept = [stored(one.threshold, one.modalities, one.bits, mark) for one in found]
     set_thresholds(cfg.export, kept)
-    console = Console()
-    console.width = max(console.width, 110)
-    console.print(tabulated(found))
+    print_grid(threshold_grid(found, source.name))
     print(f"thresholds: {Path(cfg.export) / 'manifest.json'}")
 
 
-def tabulated(found: Sequence[FittedThreshold]) -> Table:
-    """Return the thresholds as a table; where there is none, why."""
-    table = Table(box=box.SIMPLE)
-    for column in ("kind", "requests", "bits", "budget", "threshold", "calibrated on"):
-        table.add_column(column, justify="left" if column in ("kind", "requests") else "right")
+def threshold_grid(found: Sequence[FittedThreshold], data: str) -> Grid:
+    """Return a row a threshold; where there is none, the notes say why."""
+    rows, reasons = [], []
     for one in found:
         fitted = one.threshold
-        table.add_row(
-            fitted.kind, one.modalities, str(one.bits or "float"), f"{fitted.budget:g}",
-            fitted.reason if fitted.value is None else f"{fitted.value:.4f}", f"{fitted.n:,}",
-        )  # fmt: skip
-    return table
+        text = "n/a" if fitted.value is None else f"{fitted.value:.4f}"
+        bits = "float" if one.bits is None else str(one.bits)
+        told = (one.modalities, bits, f"{fitted.budget:g}", text, f"{fitted.n:,}")
+        rows.append(Row(fitted.kind, "trained", tuple(map(Cell, told))))
+        if fitted.value is None:
+            reasons.append(f"n/a: {fitted.kind}, {one.modalities}: {fitted.reason}")
+    columns = (("requests",), ("bits",), ("budget",), ("threshold",), ("calibrated", "on"))
+    return Grid(f"{data}: thresholds", columns, tuple(rows), tuple(dict.fromkeys(reasons)))
 
 
 def check(cfg: DictConfig, encoder: KeyEncoder, source: Source) -> list[Record]:
@@ -171,26 +169,25 @@ def resumed(path: Path, asked: dict) -> list[dict]:
     return rows
 
 
-def figures(records: Sequence[Record]) -> Table:
-    """Return records as a table, a row a rule."""
+def figures_grid(records: Sequence[Record]) -> Grid:
+    """Return a row a rule and subset, each figure with its interval."""
+    figures = Figures(records)
+    ((data, split),) = figures.slices()
     metrics = list(dict.fromkeys(record.metric for record in records))
-    table = Table("rule", *metrics, box=box.SIMPLE)
-    for method, subset in dict.fromkeys((r.method, r.subset) for r in records):
-        mine = {r.metric: r for r in records if (r.method, r.subset) == (method, subset)}
-        cells = [shown(mine[metric]) if metric in mine else "-" for metric in metrics]
-        table.add_row(f"{method}, {subset}", *cells)
-    return table
-
-
-def shown(record: Record) -> str:
-    """Return a figure and its interval."""
-    if record.value is None:
-        return "n/a"
-    scale, digits = (1, 3) if record.unit != "share" else (100, 1)
-    text = f"{scale * record.value:.{digits}f}"
-    if record.low is None or record.high is None:
-        return text
-    return f"{text} ({scale * record.low:.{digits}f} to {scale * record.high:.{digits}f})"
+    rows = []
+    for where in dict.fromkeys((r.data, r.split, r.subset, (r.method, r.bits)) for r in records):
+        cells = []
+        for metric in metrics:
+            cell, record = figures.cell(where, metric), figures.by_key.get((where, metric))
+            if record is not None and record.low is not None:
+                ends = cell.hint.removesuffix(f", n = {record.n:,}")
+                cell = Cell(f"{cell} ({ends})")
+            cells.append(cell)
+        _, _, subset, method = where
+        rows.append(Row(f"{label(method)}, {subset}", "trained", tuple(cells)))
+    columns = tuple((metric.replace("_", " "),) for metric in metrics)
+    notes = ("Rates and shares in percent, with their intervals.",)
+    return Grid(f"{data}, {split}", columns, tuple(rows), notes)
 
 
 def run(cfg: DictConfig) -> None:
@@ -203,9 +200,7 @@ def run(cfg: DictConfig) -> None:
     records = check(cfg, encoder, source) if cfg.check else drift(cfg, encoder, source)
     out = Path(cfg.out) / "report.json"
     write_report(out, records, " ".join(["python", *sys.argv]))
-    console = Console()
-    console.width = max(console.width, 150)
-    console.print(figures(records))
+    print_grid(figures_grid(records))
     print(f"report: {out}")
 
 

@@ -79,7 +79,7 @@ def figures_grid(name: str, found: Mapping[str, Sequence[Figure]]) -> Grid:
         )
         for row, of in cells.items()
     )
-    return Grid(name, tuple((split,) for split in found), tuple(rows), NOTES)
+    return Grid(name, tuple((split,) for split in found), tuple(rows), NOTES, "figure")
 
 
 def shown(figure: Figure) -> str:
@@ -99,7 +99,9 @@ def broken_grid(name: str, log: Log) -> Grid:
     if log.unread:
         fields = ", ".join(f"{field} ({count:,})" for field, count in log.unread.items())
         notes.append(f"Fields that are not read, in how many lines: {fields}.")
-    return Grid(f"{name}: broken lines", (("lines",), ("numbers",)), tuple(rows), tuple(notes))
+    return Grid(
+        f"{name}: broken lines", (("lines",), ("numbers",)), tuple(rows), tuple(notes), "reason"
+    )
 
 
 def doubt_grid(name: str, log: Log) -> Grid:
@@ -127,6 +129,7 @@ def doubt_grid(name: str, log: Log) -> Grid:
         (("count",), ("of the requests",)),
         tuple(Row(label, "baseline", tuple(map(Cell, cells))) for label, *cells in rows),
         notes,
+        "figure",
     )
 
 

@@ -45,8 +45,8 @@ def single_pass(cal_keys: Floats, cal: Labels, keys: Floats, test: Labels) -> Pa
     """
     found = slices(test)
     vendors = [name for name in found if name.startswith(f"{SINGLE_PASS}:") and "_only" not in name]
-    near_cal = Neighbours.of(cal_keys, cal.modalities)
-    near = Neighbours.of(keys, test.modalities)
+    near_cal = Neighbours.of(cal_keys, cal.scope)
+    near = Neighbours.of(keys, test.scope)
     cal_slices, unit = slices(cal), units(test)
     figures, hits = [], {}
     for name in vendors or [SINGLE_PASS]:
@@ -102,9 +102,9 @@ def drifting_stream(
     keys = before.copy()
     keys[then] = after[then]
     index = slices(cal)[f"{SINGLE_PASS}:{vendors[0]}"]
-    fitted = calibrate(Neighbours.of(cal_keys, cal.modalities), cal, index, SETTINGS)
+    fitted = calibrate(Neighbours.of(cal_keys, cal.scope), cal, index, SETTINGS)
     order = np.concatenate([single_pass_order(half, SETTINGS) for half in (first, then)])
-    near = Neighbours.of(keys, test.modalities)
+    near = Neighbours.of(keys, test.scope)
     result = replay(near, test.group, order, fitted[MAIN_BUDGET].value)
     halves = (slice(0, len(first)), slice(len(first), None))
     hit = [result.outcome[half] == HIT for half in halves]

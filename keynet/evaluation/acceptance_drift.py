@@ -140,7 +140,7 @@ def drift_records(change: Change, space: KeySpace, data: str, seed: int) -> list
     Raises:
         ValueError: No threshold keeps the budget on the calibration requests.
     """
-    neighbours = Neighbours.of(change.keys, change.labels.modalities)
+    neighbours = Neighbours.of(change.keys, change.labels.scope)
     settings = JudgeSettings(budgets=(MAIN_BUDGET,), seed=seed)
     fitted = calibrate(neighbours, change.labels, change.calibration, settings)[MAIN_BUDGET]
     if fitted.value is None:

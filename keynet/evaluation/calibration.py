@@ -63,7 +63,7 @@ def calibrate_keys(
     settings = JudgeSettings(budgets=tuple({MAIN_BUDGET, *budgets}), seed=seed)
     found = []
     for bits, rows in keys.items():
-        neighbours = Neighbours.of(rows, labels.modalities)
+        neighbours = Neighbours.of(rows, labels.scope)
         for subset, index in _patterns(labels).items():
             present = str(labels.modalities[index[0]])
             parts = cut(

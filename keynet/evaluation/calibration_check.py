@@ -77,7 +77,7 @@ class Pool:
     @staticmethod
     def of(keys: Floats, labels: Labels, disjoint_phrasings: bool = True) -> Pool:
         """Return the pool of the rows of ``keys`` [N, D]."""
-        neighbours = Neighbours.of(keys, labels.modalities, length=256)
+        neighbours = Neighbours.of(keys, labels.scope, length=256)
         grid = neighbours.candidates(labels.group, count=GRID)
         return Pool(keys, labels, neighbours, grid, disjoint_phrasings)
 

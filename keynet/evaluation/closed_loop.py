@@ -157,7 +157,7 @@ def identity_records(
 ) -> list[Record]:
     """What a cache of exact identities serves and how often wrongly, whatever the budget (1)."""
     order = single_pass_order(slices(labels)[SINGLE_PASS], settings)
-    result = replay(keys, labels.group, order, 1.0, labels.modalities)
+    result = replay(keys, labels.group, order, 1.0, labels.scope)
     wrong = int(
         (
             labels.response[result.order[result.outcome == FALSE_HIT]]

@@ -74,8 +74,7 @@ def cut(
     rng = np.random.default_rng([seed, zlib.crc32(subset.encode())])
     pool = _pool(labels, subset)
     unit = units(labels)
-    answer = _joint(labels.group, _codes(labels.modalities))
-    partner, novel_by = answer, labels.group
+    partner, novel_by = labels.group, labels.group
     if subset.startswith(OTHER_VENDOR):
         stored, asked = subset.removeprefix(OTHER_VENDOR).split("->")
         store = pool & (labels.vendor == stored)
@@ -84,7 +83,7 @@ def cut(
     elif subset == "same_drawing":
         store = pool & (rng.random(len(labels)) < 0.5)
         query = pool & ~store
-        partner = _joint(answer, labels.picture)
+        partner = _joint(labels.group, labels.picture)
     else:
         names = rng.permutation(np.unique(unit[pool]))
         store = pool & np.isin(unit, names[: round(store_share * len(names))])
@@ -101,14 +100,14 @@ def cut(
         query &= ~np.isin(worded, worded[store]) | (labels.phrasing < 0)
     verbatim = _codes(labels.exact)
     query &= ~np.isin(verbatim, verbatim[store])
-    return _draw(subset, store, query, answer, partner, novel_by, unit, rng)
+    return _draw(subset, store, query, labels.group, partner, novel_by, unit, rng)
 
 
 def _draw(
     subset: str,
     store: Mask,
     query: Mask,
-    answer: Ints,
+    group: Ints,
     partner: Ints,
     novel_by: Ints,
     unit: Ints,
@@ -118,7 +117,7 @@ def _draw(
     names = rng.permutation(np.unique(novel_by[query]))
     store = store & ~np.isin(novel_by, names[: len(names) // 2])
     answerable = query & np.isin(partner, partner[store])
-    novel = query & ~np.isin(answer, answer[store])
+    novel = query & ~np.isin(group, group[store])
     shuffled = rng.permutation(len(store))
 
     def one_each(mask: Mask) -> dict[int, int]:

@@ -24,10 +24,11 @@ from keynet.evaluation.closed_loop import SINGLE_PASS, identity_records
 from keynet.evaluation.consistency import Perturb, consistency_records
 from keynet.evaluation.cuts import with_both
 from keynet.evaluation.false_hits import count_kinds
-from keynet.evaluation.html import MISS, Curve, Pair
+from keynet.evaluation.html import Curve
 from keynet.evaluation.judge import Judgement, judge, oracle_records
 from keynet.evaluation.labels import Ints, Labels
 from keynet.evaluation.latency import latency_records
+from keynet.evaluation.page import MISS, Pair
 from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.settings import JudgeSettings
 from keynet.evaluation.table import label

@@ -22,7 +22,7 @@ class Served:
     """What a fixed store would serve to each query.
 
     Args:
-        nearest: int64 [Q], request in the store; -1 where none has the query's modalities.
+        nearest: int64 [Q], request in the store; -1 where none has the query's scope.
         similarity: float64 [Q]; -inf where nearest is -1.
         correct: bool [Q], whether it is equivalent.
         answerable: bool [Q], whether the store holds an equivalent.
@@ -35,12 +35,12 @@ class Served:
 
 
 def serve(keys: Floats, labels: Labels, cut: Cut) -> Served:
-    """Nearest stored request of each query, among those with the same modalities."""
+    """Nearest stored request of each query, among those of the same scope."""
     nearest = np.full(len(cut.query), -1, dtype=np.int64)
     similarity = np.full(len(cut.query), -np.inf)
-    for present in np.unique(labels.modalities[cut.query]):
-        at = np.flatnonzero(labels.modalities[cut.query] == present)
-        store = cut.store[labels.modalities[cut.store] == present]
+    for scope in np.unique(labels.scope[cut.query]):
+        at = np.flatnonzero(labels.scope[cut.query] == scope)
+        store = cut.store[labels.scope[cut.store] == scope]
         if len(store):
             sims = similarities(keys[cut.query[at]], keys[store])
             best = sims.argmax(axis=1)

@@ -17,7 +17,7 @@ def print_grid(grid: Grid, console: Console | None = None) -> None:
     if not console.is_terminal:  # rich takes a pipe for 80 columns wide
         console.width = max(console.width, WIDTH)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=grid.title)
-    table.add_column("\nmethod", no_wrap=True)
+    table.add_column(f"\n{grid.first}", no_wrap=True)
     for heading in grid.columns:
         table.add_column("\n".join(heading), justify="right")
     for row in grid.rows:

@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 
 from keynet.evaluation.captions import TEXT_TO_IMAGE
-from keynet.evaluation.html import STYLE
+from keynet.evaluation.page import STYLE
 from keynet.evaluation.records import Record
 from keynet.evaluation.report import describe_machine, write_whole
 from keynet.evaluation.table import Figures, Grid, Row, kind_of, label

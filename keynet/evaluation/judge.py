@@ -25,6 +25,7 @@ from keynet.evaluation.fixed_store import Served, chr_curve, fixed_store_records
 from keynet.evaluation.labels import Ints, Labels
 from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.retrieval import recall_at_1
+from keynet.evaluation.savings import savings_records
 from keynet.evaluation.settings import MAIN_BUDGET, JudgeSettings
 from keynet.replay.closed_loop import FALSE_HIT, HIT, ReplayResult, replay
 from keynet.replay.neighbours import Floats, Neighbours, check_keys, similarities
@@ -137,10 +138,11 @@ def judge(
                 recall_at_1(test_keys, test, sheet(subset), stored, asked, settings.seed)
             )
 
-    cal_near = Neighbours.of(cal_keys, cal.modalities)
-    test_near = Neighbours.of(test_keys, test.modalities)
+    cal_near = Neighbours.of(cal_keys, cal.scope)
+    test_near = Neighbours.of(test_keys, test.scope)
     cal_slices = slices(cal)
     curve, passes = None, dict[float, Threshold]()
+    mains = dict[str, ReplayResult]()
     for subset, index in slices(test).items():
         if subset not in cal_slices:
             continue
@@ -153,10 +155,13 @@ def judge(
                 continue
             result = replay(test_near, test.group, order, threshold.value)
             records += single_pass_records(sheet(subset), test, result, budget, main)
+            if main:
+                mains[subset] = result
             if main and subset == SINGLE_PASS:
                 curve, worst_false = _replay_curve(result), _worst_false_hits(result)
         if subset == SINGLE_PASS:
             passes = calibrated
+    records += savings_records(sheet("all"), test, mains, MAIN_BUDGET)
     for subset in POPULARITY:
         orders = zipf_orders(test, subset, settings)
         for budget, threshold in passes.items():
@@ -181,7 +186,7 @@ def judge(
 def oracle_records(test: Labels, data: str, settings: JudgeSettings) -> list[Record]:
     """The oracle's hit rate in every replay, as method ``oracle``; it depends on no key."""
     # Without a threshold the replay always misses; what it carries is the oracle's outcome.
-    blind = Neighbours.of(np.ones((len(test), 1), dtype=np.float32), test.modalities)
+    blind = Neighbours.of(np.ones((len(test), 1), dtype=np.float32), test.scope)
     records: list[Record] = []
 
     def add(subset: str, orders: list[Ints]) -> None:
@@ -230,10 +235,7 @@ def _worst_misses(keys: Floats, labels: Labels, parts: Cut, served: Served) -> l
     """Answerable queries that another entry was nearest to."""
     found: list[Pair] = []
     for asked in parts.query[served.answerable & ~served.correct].tolist():
-        same = (labels.group[parts.store] == labels.group[asked]) & (
-            labels.modalities[parts.store] == labels.modalities[asked]
-        )
-        candidates = parts.store[same]
+        candidates = parts.store[labels.group[parts.store] == labels.group[asked]]
         sims = similarities(keys[asked : asked + 1], keys[candidates])[0]
         best = int(sims.argmax())
         found.append((asked, int(candidates[best]), float(sims[best])))

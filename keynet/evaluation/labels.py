@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from keynet.cache.scope import scope_digest
 from keynet.types import Request
 
 Ints = NDArray[np.int64]
@@ -21,7 +22,8 @@ class Labels:
     """Labels of N requests; integers compare within one ``Labels`` only.
 
     Args:
-        group: Equal = equivalent.
+        group: Equal = equivalent, and of one scope.
+        scope: Digest of what must match exactly, the modalities present included.
         picture: Picture file, from tag ``picture``; -1 without image.
         entity: What the picture shows; -1 where not given.
         intent: Canonical question; -1 where not given.
@@ -32,10 +34,12 @@ class Labels:
         vendor: From tag ``vendor``.
         response: The true answer.
         modalities: ``image+text``, ``image`` or ``text``.
-        exact: Digest of image bytes and text; equal = verbatim repeat.
+        tokens: Of prompt and answer together, from tag ``tokens``; 0 where not given.
+        exact: Digest of scope, image bytes and text; equal = verbatim repeat.
     """
 
     group: Ints
+    scope: Strings
     picture: Ints
     entity: Ints
     intent: Ints
@@ -46,6 +50,7 @@ class Labels:
     vendor: Strings
     response: Strings
     modalities: Strings
+    tokens: Ints
     exact: Strings
 
     def __len__(self) -> int:
@@ -74,8 +79,10 @@ class Labels:
             else None
             for r in requests
         ]
+        scopes = [scope_digest(r.scope, r.image is not None, r.text is not None) for r in requests]
         return Labels(
-            group=_numbers([r.group for r in requests]),
+            group=_numbers([f"{s} {r.group}" for s, r in zip(scopes, requests, strict=True)]),
+            scope=strings(scopes),
             picture=_numbers(pictures),
             entity=_numbers([r.entity for r in requests]),
             intent=_numbers([r.intent for r in requests]),
@@ -86,7 +93,8 @@ class Labels:
             vendor=strings(tag("vendor")),
             response=strings([r.response for r in requests]),
             modalities=strings([r.modalities for r in requests]),
-            exact=strings([_digest(r) for r in requests]),
+            tokens=np.array([int(value or 0) for value in tag("tokens")], dtype=np.int64),
+            exact=strings([f"{s} {_digest(r)}" for s, r in zip(scopes, requests, strict=True)]),
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 
-from keynet.evaluation.html import Pair
+from keynet.evaluation.page import Pair
 from keynet.evaluation.records import Record
 from keynet.evaluation.table import Figures, Grid, Row
 

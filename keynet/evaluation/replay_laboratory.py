@@ -348,13 +348,18 @@ def _said(name: str, limits: Limits) -> str:
 def _trace_notes(traces: Sequence[SemanticTrace]) -> list[str]:
     visits = np.mean([len(trace) for trace in traces])
     again = np.mean([trace.verbatim.mean() for trace in traces])
+    said = "1 trace of" if len(traces) == 1 else f"{len(traces)} traces of on average"
     return [
-        f"{len(traces)} traces of {visits:,.0f} visits on average; in {100 * again:.1f} % the very "
-        "same request came before, since its group had no other left."
+        f"{said} {visits:,.0f} visits; in {100 * again:.1f} % the very same request came before, "
+        "since its group had no other left."
     ]
 
 
 def _interval(record: Record) -> str:
-    low, high = record.low or 0.0, record.high or 0.0
-    said = f" ({record.note})" if record.note else ""
-    return f"{record.method}, {record.metric}: {record.value:.4g}, {low:.4g} to {high:.4g}{said}"
+    unit = {"share": " %", "number": ""}.get(record.unit, f" {record.unit}")
+    found = (record.value or 0.0, record.low or 0.0, record.high or 0.0)
+    scale = 100 if record.unit == "share" else 1
+    value, low, high = (f"{scale * one:.3g}" for one in found)
+    what = record.metric.replace("_", " ").replace(":", " ")
+    said = f", {record.note}" if record.note else ""
+    return f"{record.method}, {what}: {value} ({low} to {high}){unit}{said}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
@@ -11,20 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keynet.evaluation.false_hits import count_kinds
-from keynet.evaluation.html import (
-    PAGE,
-    STYLE,
-    Pair,
-    _every_record,
-    _facts,
-    _pairs,
-    _plot_settings,
-    _svg,
-    _table,
-)
 from keynet.evaluation.labels import Ints, Labels
+from keynet.evaluation.page import Pair, inline_svg, plot_settings, write_page
 from keynet.evaluation.replay_findings import Findings
-from keynet.evaluation.report import describe_machine, installed_versions, write_whole
 from keynet.replay.closed_loop import FALSE_HIT
 from keynet.replay.neighbours import Floats
 from keynet.types import Request
@@ -47,25 +35,13 @@ def write_replay_page(
     Raises:
         OSError: When the file cannot be written.
     """
-    with _plot_settings():
+    with plot_settings():
         plots = [
-            f"<h2>{escape(name)}</h2>" + _svg(figure, name, f"plot{number}")
+            f"<h2>{escape(name)}</h2>" + inline_svg(figure, name, f"plot{number}")
             for number, (name, figure) in enumerate(found.plots)
         ]
-    page = PAGE.substitute(
-        style=STYLE,
-        title=escape(title),
-        created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        command=escape(command),
-        tables="\n".join(map(_table, found.grids)),
-        plots="\n".join(plots),
-        pairs=_pairs("Worst false hits", found.pairs),
-        attribution="<br>".join(map(escape, attribution)),
-        machine=_facts({**describe_machine(), **installed_versions()}),
-        records=_every_record(found.records),
-    )
-    # A lone surrogate cannot be encoded; shown as its escape it stays visible.
-    write_whole(path, page.encode("utf-8", "backslashreplace"))
+    pairs = {"Worst false hits": found.pairs}
+    write_page(path, title, found.grids, plots, pairs, attribution, command, found.records)
 
 
 def worst_false_hits(
@@ -76,7 +52,7 @@ def worst_false_hits(
     served: Ints,
     similarity: Floats,
 ) -> list[Pair]:
-    """Return the most similar false hits of a replay, each pair of requests once.
+    """Return the most similar false hits of a replay, each pair of groups once.
 
     Args:
         requests: The pool.
@@ -91,11 +67,12 @@ def worst_false_hits(
     pairs: dict[tuple[int, int], Pair] = {}
     for at in wrong:
         query, other = int(order[at]), int(served[at])
-        if (query, other) in pairs or len(pairs) == PAIRS_SHOWN:
+        mistake = int(labels.group[query]), int(labels.group[other])
+        if mistake in pairs or len(pairs) == PAIRS_SHOWN:
             continue
         kinds = count_kinds(labels, order[at : at + 1], served[at : at + 1])
         asked, answer = requests[query], requests[other]
-        pairs[query, other] = Pair(
+        pairs[mistake] = Pair(
             _bytes(asked), asked.text, asked.response,
             _bytes(answer), answer.text, answer.response,
             float(similarity[at]), next(kind for kind, count in kinds.items() if count),

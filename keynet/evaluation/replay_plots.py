@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
-from keynet.evaluation.html import ACCENT, INK, LINE, MARKS, MUTED, STYLES
+from keynet.evaluation.page import ACCENT, INK, LINE, MARKS, MUTED, STYLES
 from keynet.evaluation.replay_policies import Replayed
 from keynet.replay.closed_loop import HIT
 from keynet.replay.cold_start import ColdStart, Windows
@@ -37,7 +38,7 @@ def hits_plot(outcomes: Mapping[str, Sequence[np.ndarray]], best: str) -> Figure
         look: dict[str, Any] = {
             "color": MUTED,
             "linewidth": 1.0,
-            "marker": MARKS[number % 7],
+            "marker": MARKS[number % len(MARKS)],
             "markersize": 3.5,
         }
         if method == best:
@@ -118,6 +119,9 @@ def root_cause_plot(replays: Mapping[str, Sequence[Replayed]], modalities: np.nd
             places = range(len(values))
             if row == 1:
                 axes.set_yscale("log")  # p99 is many times p50
+                axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # not as TeX
+                axes.yaxis.set_minor_formatter(NullFormatter())
+                axes.tick_params(axis="y", which="minor", length=0)
                 axes.bar(places, [high for _, high in values], 0.62, color=LINE)
             axes.bar(places, [value for value, _ in values], 0.62, color=ACCENT)
             _finish(axes, what if row == 2 else "", "")

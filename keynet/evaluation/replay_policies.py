@@ -59,7 +59,7 @@ def fit_rule(
         both_only: Leave out what has one modality alone.
     """
     labels = data.labels["calibration"]
-    near = Neighbours.of(rows, labels.modalities)
+    near = Neighbours.of(rows, labels.scope)
     index = {BOTH: slices(labels)[SINGLE_PASS]}
     for name in () if both_only else ("image", "text"):
         alone = np.flatnonzero(labels.modalities == name)
@@ -173,5 +173,6 @@ def semantic_verdict(records: Sequence[Record], policies: Sequence[str]) -> list
             best = max(classic, key=lambda p: classic[p])
             gain = 100 * ((hits[subset, name] or 0.0) - classic[best])
             word = "beats" if gain > 0 else "loses to" if gain < 0 else "equals"
-            said.append(f"{subset}: {name} {word} the best classic, {best}, {gain:+.1f} points.")
+            what = subset.partition(":")[0]  # without the name of the trace
+            said.append(f"{what}: {name} {word} the best classic, {best}, {gain:+.1f} points.")
     return said

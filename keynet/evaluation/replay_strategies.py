@@ -99,7 +99,7 @@ def fit_limits(data: ReplayData, name: str, settings: JudgeSettings, budget: flo
             parts["image"][both], parts["text"][both], labels.take(both), settings, budget
         )
         return Limits(found.a, found.b, found.reason)
-    near = Neighbours.of(data.rows(name, "calibration"), labels.modalities)
+    near = Neighbours.of(data.rows(name, "calibration"), labels.scope)
     threshold = calibrate(near, labels, both, settings, data.name)[budget]
     return Limits(threshold.value, reason=threshold.reason)
 

@@ -9,7 +9,7 @@ from statistics import mean
 import matplotlib
 from matplotlib.figure import Figure
 
-from keynet.evaluation.html import ACCENT, INK, LINE
+from keynet.evaluation.page import ACCENT, INK, LINE
 
 
 def sweep_png(

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from keynet.evaluation.captions import IMAGE_TO_TEXT, TEXT_TO_IMAGE
 from keynet.evaluation.records import Record
+from keynet.evaluation.savings import savings_lines
 
 WIDTH = 100
 BASELINES = ("exact", "text_only", "image_only", "perceptual_hash", "concat_l2")
@@ -100,12 +101,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table ready to print; each column heading is given line by line."""
+    """A table ready to print; each column heading is given line by line, ``first`` whole."""
 
     title: str
     columns: tuple[tuple[str, ...], ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    first: str = "method"
 
 
 class Figures:
@@ -184,9 +186,11 @@ def headline_grids(figures: Figures, data: str, split: str) -> list[Grid]:
         _row(method, (figures.cell((data, split, s, method), m) for _, (s, m) in HEADLINE))
         for method in sorted_methods(shown)
     ]
-    return (
-        [Grid(f"{data}, {split}", columns, tuple(rows), (LEGEND, *_notes(shown)))] if rows else []
-    )
+    if not rows:
+        return []
+    trained = (r for r in figures.of(data, split) if kind_of(r.method) == "trained")
+    notes = (LEGEND, *_notes(shown), *savings_lines(trained))
+    return [Grid(f"{data}, {split}", columns, tuple(rows), notes)]
 
 
 def subset_grids(figures: Figures, data: str, split: str) -> list[Grid]:
@@ -352,7 +356,7 @@ def _rendered(records: Sequence[Record]) -> Group:
 def _rich(grid: Grid) -> Group:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=None)
     longest = max(len(word) for row in grid.rows for word in row.label.split())
-    table.add_column(Text("\nmethod"), overflow="fold", min_width=min(longest, WIDTH // 4))
+    table.add_column(Text(f"\n{grid.first}"), overflow="fold", min_width=min(longest, WIDTH // 4))
     for heading in grid.columns:
         side: JustifyMethod = "left" if heading in (("of",), ("other",)) else "right"
         text = "\n".join(f"{line} " for line in heading)

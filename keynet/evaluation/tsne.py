@@ -9,8 +9,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from keynet.evaluation.html import ACCENT, INK, LINE
 from keynet.evaluation.isometry import MODALITIES, Doubles, Floats, PairedVectors, unit_pairs
+from keynet.evaluation.page import ACCENT, INK, LINE
 
 PERPLEXITY = 30  # as D1 of the spec asks
 LEAST_POINTS = 3 * PERPLEXITY  # each point weighs that many neighbours, as in van der Maaten's code

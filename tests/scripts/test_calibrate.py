@@ -12,7 +12,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from keynet.cache.calibrated import CalibratedThresholds
+from keynet.cache.threshold import Threshold
+from keynet.evaluation.calibration import FittedThreshold
 from keynet.evaluation.labels import Labels
+from keynet.evaluation.records import Sheet
 from keynet.export.manifest import StoredThreshold
 from keynet.types import Key, KeySpace, Request
 from scripts import calibrate as script
@@ -124,6 +127,40 @@ def test_a_stopped_check_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (broken.value, broken.n, broken.split) == (0.0, 3, "calibration+test")
     with pytest.raises(ValueError, match="give another out="):
         script.check(config(tmp_path, check=3, seed=1), toy, toy)
+
+
+def test_a_threshold_that_is_none_says_why() -> None:
+    why = "needs 299 served queries for a budget of 0.01, has 90"
+    none = Threshold(None, "fixed_store", 0.01, 0.95, 90, reason=why)
+    found = Threshold(0.91234, "closed_loop", 0.01, None, 12345)
+    grid = script.threshold_grid(
+        [
+            FittedThreshold(found, "image+text", None), FittedThreshold(none, "image", 64),
+            FittedThreshold(none, "image", 256),
+        ],
+        "toy",
+    )  # fmt: skip
+    assert [[row.label, *map(str, row.cells)] for row in grid.rows] == [
+        ["closed_loop", "image+text", "float", "0.01", "0.9123", "12,345"],
+        ["fixed_store", "image", "64", "0.01", "n/a", "90"],
+        ["fixed_store", "image", "256", "0.01", "n/a", "90"],
+    ]
+    assert grid.notes == (f"n/a: fixed_store, image: {why}",)
+
+
+def test_figures_are_shown_a_row_a_rule_and_subset_with_their_intervals() -> None:
+    before, after = (Sheet("toy", "test", f"{half}: B", "fixed", None) for half in ("a", "b"))
+    grid = script.figures_grid(
+        [
+            before.share("hit_rate_at_0.01", 20, 50), before.figure("kl", 0.5, n=50, unit="nats"),
+            after.share("hit_rate_at_0.01", 0, 0),
+        ]
+    )  # fmt: skip
+    assert [" ".join(column) for column in grid.columns] == ["hit rate at 0.01", "kl"]
+    assert [[row.label, *map(str, row.cells)] for row in grid.rows] == [
+        ["fixed, a: B", "40.0 (26.4 to 54.8)", "0.5"],
+        ["fixed, b: B", "n/a", "-"],
+    ]
 
 
 @pytest.mark.parametrize(

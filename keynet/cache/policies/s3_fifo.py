@@ -38,7 +38,7 @@ class S3FIFO:
         self._small: OrderedDict[int, Stored] = OrderedDict()
         self._main: OrderedDict[int, Stored] = OrderedDict()
         self._ghost: OrderedDict[Hashable, int] = OrderedDict()
-        self._small_size = self._main_size = self._ghost_size = 0
+        self._small_size = self._ghost_size = 0
         self._uses: dict[int, int] = {}
         self._evicted = False  # ever
         self._back: tuple[Hashable] | None = None  # remembered, and about to be stored
@@ -60,7 +60,6 @@ class S3FIFO:
         full = self._small_size + stored.size > self._small_most
         if back or (full and not self._evicted):
             self._main[stored.entry] = stored
-            self._main_size += stored.size
         else:
             self._small[stored.entry] = stored
             self._small_size += stored.size
@@ -71,7 +70,7 @@ class S3FIFO:
         if entry in self._small:
             self._small_size -= self._small.pop(entry).size
         else:
-            self._main_size -= self._main.pop(entry).size
+            del self._main[entry]
 
     def victim(self) -> int:
         """Return the first that was not used enough."""
@@ -88,12 +87,10 @@ class S3FIFO:
                 return entry
             self._uses[entry] = 0
             self._main[entry] = stored
-            self._main_size += stored.size
         while True:
             entry, stored = self._main.popitem(last=False)
             if not self._uses[entry]:
                 del self._uses[entry]
-                self._main_size -= stored.size
                 return entry
             self._uses[entry] -= 1
             self._main[entry] = stored

@@ -1,16 +1,19 @@
-"""Keys of a small key space, each made from a number alone, and what an index of them holds."""
+"""Keys and requests, each made from a number alone; what an index of them holds; a clock."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from keynet.cache.acceptance import FixedThreshold
+from keynet.cache.cache import Entry, SemanticCache
 from keynet.cache.index import CodeIndex
-from keynet.types import Key, KeySpace
+from keynet.types import Key, KeySpace, Request
 
 SPACE = KeySpace("toy", 1, 16, 64, "f00d")
 
@@ -22,6 +25,37 @@ def make_key(number: int, scope: int = 0, space: KeySpace = SPACE) -> Key:
     code = random.integers(0, 256, space.bits // 8, dtype=np.uint8)
     digest = hashlib.sha256(str(scope).encode()).hexdigest()[:32]
     return Key(space, vector / np.linalg.norm(vector), code, None, digest)
+
+
+class Numbered:
+    """Makes the key of a number that is the request's text, in the scope that is its tenant."""
+
+    def __init__(self, space: KeySpace) -> None:
+        self.space = space
+
+    def encode(self, requests: Request) -> Key:
+        assert requests.text is not None
+        return make_key(int(requests.text), requests.scope.get("tenant", 0), self.space)
+
+    def opened(self, folder: Path | None, **options: Any) -> SemanticCache:
+        return SemanticCache(folder, self, acceptance=FixedThreshold(0.99), **options)
+
+    def request(self, number: int, **scope: Any) -> Request:
+        return Request(text=str(number), scope=scope)
+
+    def stored(
+        self, cache: SemanticCache, number: int, response: Any = None, **scope: Any
+    ) -> Entry:
+        entry = cache.insert(self.request(number, **scope), response or f"answer {number}")
+        assert entry is not None
+        return entry
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def content_of(index: CodeIndex) -> dict[int, tuple[str, bytes, bytes]]:
@@ -57,6 +91,16 @@ def space() -> KeySpace:
 @pytest.fixture(scope="session")
 def key() -> Callable[..., Key]:
     return make_key
+
+
+@pytest.fixture(scope="session")
+def maker() -> Numbered:
+    return Numbered(SPACE)
+
+
+@pytest.fixture(scope="session")
+def new_clock() -> type[Clock]:
+    return Clock
 
 
 @pytest.fixture(scope="session")

@@ -105,6 +105,22 @@ def test_a_restored_alarm_goes_on(budget: float, first: list[bool], then: list[b
     assert again.state() == alarm.state()
 
 
+@pytest.mark.parametrize("budget", [0.01, 0.3, 0.8])
+def test_a_good_audit_after_any_number_of_bad_ones_costs_half_of_the_stake(budget: float) -> None:
+    alarm = AuditAlarm(budget)
+    for _ in range(3000):
+        alarm.add(False)
+    before = alarm.log_evidence()
+    alarm.add(True)
+    assert alarm.log_evidence() - before == pytest.approx(math.log(0.5))
+
+
+def test_a_stake_that_is_lost_leaves_the_other() -> None:
+    alarm = AuditAlarm(0.01)
+    alarm.restore({"bets": [[0.0, 0.0, -2000.0], [0.0, 0.0, 0.0]]})
+    assert alarm.log_evidence() == pytest.approx(math.log(0.5))
+
+
 def test_false_hits_alone_raise_it_and_do_not_overflow() -> None:
     alarm = AuditAlarm(0.001)
     assert [alarm.add(False) for _ in range(10_000)][-1]

@@ -12,66 +12,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keynet.cache.acceptance import FixedThreshold
-from keynet.cache.cache import CacheError, Entry, Hit, Miss, SemanticCache
-from keynet.types import Key, KeySpace, Request
+from keynet.cache.cache import CacheError, Hit, Miss, SemanticCache
+from keynet.types import Key
 
 Make = Callable[..., Key]
 BOTH = "image+text"
 
 
-class Maker:
-    """Makes the key of a number that is the request's text, in the scope that is its tenant."""
-
-    def __init__(self, space: KeySpace, key: Make) -> None:
-        self.space, self._key = space, key
-
-    def encode(self, requests: Request) -> Key:
-        assert requests.text is not None
-        return self._key(int(requests.text), requests.scope.get("tenant", 0), self.space)
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def maker(space: KeySpace, key: Make) -> Maker:
-    return Maker(space, key)
-
-
-def opened(folder: Path | None, maker: Any, **options: Any) -> SemanticCache:
-    return SemanticCache(folder, maker, acceptance=FixedThreshold(0.99), **options)
-
-
-def request(number: int, **scope: Any) -> Request:
-    return Request(text=str(number), scope=scope)
-
-
-def stored(cache: SemanticCache, number: int, response: Any = None, **scope: Any) -> Entry:
-    entry = cache.insert(request(number, **scope), response or f"answer {number}")
-    assert entry is not None
-    return entry
-
-
-def test_what_is_stored_is_served_to_its_own_scope_alone(maker: Maker) -> None:
-    with opened(None, maker) as cache:
-        miss = cache.lookup(request(1, tenant=1))
+def test_what_is_stored_is_served_to_its_own_scope_alone(maker: Any) -> None:
+    with maker.opened(None) as cache:
+        miss = cache.lookup(maker.request(1, tenant=1))
         assert isinstance(miss, Miss) and miss.nearest is None
         entry = cache.insert(miss, {"text": "a cat"}, cost=2.5)
-        hit = cache.lookup(request(1, tenant=1))
+        hit = cache.lookup(maker.request(1, tenant=1))
         assert isinstance(hit, Hit) and hit.entry.number == entry.number
         assert (hit.response, hit.similarity, hit.entry.cost) == ({"text": "a cat"}, 1.0, 2.5)
-        assert isinstance(cache.lookup(request(1, tenant=2)), Miss)
-        assert isinstance(cache.lookup(request(2, tenant=1)), Miss)
+        assert isinstance(cache.lookup(maker.request(1, tenant=2)), Miss)
+        assert isinstance(cache.lookup(maker.request(2, tenant=1)), Miss)
         stats = cache.stats()
         assert (stats.entries, stats.lookups, stats.hits, stats.inserts) == (1, 4, 1, 1)
         assert stats.hit_rate == 0.25
 
 
-def test_the_nearest_is_served_from_the_threshold_on(space: KeySpace, key: Make) -> None:
+def test_the_nearest_is_served_from_the_threshold_on(maker: Any, key: Make) -> None:
     base = key(1)
     side = np.zeros_like(base.vector)
     side[0], side[1] = -base.vector[1], base.vector[0]
@@ -81,7 +44,7 @@ def test_the_nearest_is_served_from_the_threshold_on(space: KeySpace, key: Make)
         vector = cosine * base.vector + np.sqrt(1 - cosine**2) * side
         return replace(base, vector=(vector / np.linalg.norm(vector)).astype(np.float32))
 
-    cache = SemanticCache(None, Maker(space, key), acceptance=FixedThreshold(0.9))
+    cache = SemanticCache(None, maker, acceptance=FixedThreshold(0.9))
     with cache:
         for cosine in (0.5, 0.8):
             cache.insert(Miss(at(cosine), BOTH, ()), cosine)
@@ -93,18 +56,18 @@ def test_the_nearest_is_served_from_the_threshold_on(space: KeySpace, key: Make)
         assert hit.similarity == pytest.approx(0.95, abs=1e-6)
 
 
-def test_nothing_is_served_without_a_threshold(maker: Maker) -> None:
+def test_nothing_is_served_without_a_threshold(maker: Any) -> None:
     with SemanticCache(None, maker, acceptance=FixedThreshold(None)) as cache:
-        stored(cache, 1)
-        assert isinstance(cache.lookup(request(1)), Miss)
+        maker.stored(cache, 1)
+        assert isinstance(cache.lookup(maker.request(1)), Miss)
 
 
 @pytest.mark.parametrize("response", ["text", b"\x00bytes", {"a": [1, 2.5, None, True]}, "", b""])
-def test_a_response_comes_back_as_it_is(maker: Maker, tmp_path: Path, response: Any) -> None:
-    with opened(tmp_path / "c", maker) as cache:
-        cache.insert(request(1), response)
-    with opened(tmp_path / "c", maker) as cache:
-        hit = cache.lookup(request(1))
+def test_a_response_comes_back_as_it_is(maker: Any, tmp_path: Path, response: Any) -> None:
+    with maker.opened(tmp_path / "c") as cache:
+        cache.insert(maker.request(1), response)
+    with maker.opened(tmp_path / "c") as cache:
+        hit = cache.lookup(maker.request(1))
         assert isinstance(hit, Hit)
         assert type(hit.response) is type(response) and hit.response == response
 
@@ -122,63 +85,65 @@ def test_a_response_comes_back_as_it_is(maker: Maker, tmp_path: Path, response: 
     ],
 )
 def test_a_response_that_would_not_come_back_is_refused(
-    maker: Maker, response: Any, said: str
+    maker: Any, response: Any, said: str
 ) -> None:
-    with opened(None, maker) as cache:
+    with maker.opened(None) as cache:
         with pytest.raises(CacheError, match=said):
-            cache.insert(request(1), response)
-        assert len(cache) == 0 and isinstance(cache.lookup(request(1)), Miss)
+            cache.insert(maker.request(1), response)
+        assert len(cache) == 0 and isinstance(cache.lookup(maker.request(1)), Miss)
 
 
-def test_the_very_same_key_is_replaced(maker: Maker) -> None:
-    with opened(None, maker) as cache:
-        first, second = stored(cache, 1, "old"), stored(cache, 1, "new")
+def test_the_very_same_key_is_replaced(maker: Any) -> None:
+    with maker.opened(None) as cache:
+        first, second = maker.stored(cache, 1, "old"), maker.stored(cache, 1, "new")
         assert len(cache) == 1 and second.number > first.number
-        hit = cache.lookup(request(1))
+        hit = cache.lookup(maker.request(1))
         assert isinstance(hit, Hit) and hit.response == "new"
 
 
-def test_budgets_hold_and_the_last_used_stays(maker: Maker) -> None:
-    with opened(None, maker, max_entries=3) as cache:
+def test_budgets_hold_and_the_last_used_stays(maker: Any) -> None:
+    with maker.opened(None, max_entries=3) as cache:
         for number in range(3):
-            stored(cache, number)
-        assert isinstance(cache.lookup(request(0)), Hit)
-        stored(cache, 3)
-        there = [n for n in range(4) if isinstance(cache.lookup(request(n)), Hit)]
+            maker.stored(cache, number)
+        assert isinstance(cache.lookup(maker.request(0)), Hit)
+        maker.stored(cache, 3)
+        there = [n for n in range(4) if isinstance(cache.lookup(maker.request(n)), Hit)]
         assert there == [0, 2, 3] and cache.stats().evictions == 1
-    size = stored(opened(None, maker), 1, "x" * 100).nbytes
-    with opened(None, maker, max_bytes=3 * size) as cache:
+    size = maker.stored(maker.opened(None), 1, "x" * 100).nbytes
+    with maker.opened(None, max_bytes=3 * size) as cache:
         for number in range(5):
-            stored(cache, number, "x" * 100)
+            maker.stored(cache, number, "x" * 100)
             assert cache.stats().nbytes <= 3 * size
         assert len(cache) == 3
-        assert cache.insert(request(9), "x" * 10 * size) is None
+        assert cache.insert(maker.request(9), "x" * 10 * size) is None
         assert len(cache) == 3 and cache.stats().too_large == 1
 
 
-def test_time(maker: Maker) -> None:
-    clock = Clock()
-    with opened(None, maker, ttl=10.0, clock=clock) as cache:
-        stored(cache, 1)
-        cache.insert(request(2), "long", ttl=100.0)
+def test_time(maker: Any, new_clock: Callable) -> None:
+    clock = new_clock()
+    with maker.opened(None, ttl=10.0, clock=clock) as cache:
+        maker.stored(cache, 1)
+        cache.insert(maker.request(2), "long", ttl=100.0)
         clock.now += 9
-        assert isinstance(cache.lookup(request(1)), Hit)
+        assert isinstance(cache.lookup(maker.request(1)), Hit)
         clock.now += 1
-        assert isinstance(cache.lookup(request(1)), Miss)
-        assert isinstance(cache.lookup(request(2)), Hit)
+        assert isinstance(cache.lookup(maker.request(1)), Miss)
+        assert isinstance(cache.lookup(maker.request(2)), Hit)
         clock.now -= 1000  # what expired stays so, and what did not is still there
-        assert isinstance(cache.lookup(request(1)), Miss)
-        assert isinstance(cache.lookup(request(2)), Hit)
-        stored(cache, 3)
+        assert isinstance(cache.lookup(maker.request(1)), Miss)
+        assert isinstance(cache.lookup(maker.request(2)), Hit)
+        maker.stored(cache, 3)
         assert cache.stats().expired == 1 and len(cache) == 2
 
 
-def test_expired_entries_do_not_hide_a_living_one(space: KeySpace, key: Make) -> None:
-    clock, base = Clock(), key(1)
-    noise = np.random.default_rng(0).standard_normal((9, space.dim)).astype(np.float32) * 0.01
+def test_expired_entries_do_not_hide_a_living_one(
+    maker: Any, key: Make, new_clock: Callable
+) -> None:
+    clock, base = new_clock(), key(1)
+    noise = np.random.default_rng(0).standard_normal((9, maker.space.dim)).astype(np.float32) * 0.01
     vectors = base.vector + noise * np.linspace(0.1, 1, 9, dtype=np.float32)[:, None]
     keys = [replace(base, vector=v / np.linalg.norm(v)) for v in vectors]
-    cache = SemanticCache(None, Maker(space, key), acceptance=FixedThreshold(0.9), clock=clock)
+    cache = SemanticCache(None, maker, acceptance=FixedThreshold(0.9), clock=clock)
     with cache:
         for number, one in enumerate(keys):
             cache.insert(Miss(one, BOTH, ()), number, ttl=None if number == 8 else 1.0)
@@ -187,14 +152,15 @@ def test_expired_entries_do_not_hide_a_living_one(space: KeySpace, key: Make) ->
         assert isinstance(hit, Hit) and hit.response == 8
 
 
-def test_raising_a_version_reaches_its_entries_alone(maker: Maker) -> None:
-    with opened(None, maker) as cache:
+def test_raising_a_version_reaches_its_entries_alone(maker: Any) -> None:
+    with maker.opened(None) as cache:
         for number in range(6):
-            stored(cache, number, scene=f"s{number % 2}", user=f"u{number % 3}")
+            maker.stored(cache, number, scene=f"s{number % 2}", user=f"u{number % 3}")
 
         def there() -> list[int]:
             found = [
-                cache.lookup(request(n, scene=f"s{n % 2}", user=f"u{n % 3}")) for n in range(6)
+                cache.lookup(maker.request(n, scene=f"s{n % 2}", user=f"u{n % 3}"))
+                for n in range(6)
             ]
             return [n for n, one in enumerate(found) if isinstance(one, Hit)]
 
@@ -203,42 +169,47 @@ def test_raising_a_version_reaches_its_entries_alone(maker: Maker) -> None:
         assert there() == [0, 2, 4] and len(cache) == 6
         assert cache.raise_version("user", "u0", sweep=True) == 1
         assert there() == [2, 4] and len(cache) == 4  # 0 and 3 are gone, 1 and 5 not yet
-        stored(cache, 1, scene="s1", user="u1")
+        maker.stored(cache, 1, scene="s1", user="u1")
         assert there() == [1, 2, 4] and len(cache) == 3 and cache.stats().outdated == 4
         cache.raise_version("key_space", maker.space.fingerprint)
         assert there() == []
 
 
-def test_an_answer_to_a_miss_from_before_a_raise_is_not_stored(maker: Maker) -> None:
-    with opened(None, maker) as cache:
-        late, other = cache.lookup(request(1, scene="a")), cache.lookup(request(2, scene="b"))
+def test_an_answer_to_a_miss_from_before_a_raise_is_not_stored(maker: Any) -> None:
+    with maker.opened(None) as cache:
+        late, other = (
+            cache.lookup(maker.request(1, scene="a")),
+            cache.lookup(maker.request(2, scene="b")),
+        )
         cache.raise_version("scene", "a")
         assert isinstance(late, Miss) and cache.insert(late, "before") is None
         assert isinstance(other, Miss) and cache.insert(other, "fine") is not None
-        assert isinstance(cache.lookup(request(1, scene="a")), Miss)
+        assert isinstance(cache.lookup(maker.request(1, scene="a")), Miss)
         assert cache.stats().too_late == 1
 
 
-def test_two_key_spaces_in_one_cache(space: KeySpace, key: Make, tmp_path: Path) -> None:
-    other = replace(space, name="other", fingerprint="beef")
-    makers = [Maker(space, key), Maker(other, key)]
-    options: dict[str, Any] = {"assign": lambda one: int(one.text) % 2}
-    with opened(tmp_path / "c", makers, **options) as cache:
+def test_two_key_spaces_in_one_cache(maker: Any, key: Make, tmp_path: Path) -> None:
+    other = replace(maker.space, name="other", fingerprint="beef")
+    makers = [maker, type(maker)(other)]
+    options: dict[str, Any] = {
+        "acceptance": FixedThreshold(0.99), "assign": lambda one: int(one.text) % 2
+    }  # fmt: skip
+    with SemanticCache(tmp_path / "c", makers, **options) as cache:
         for number in range(4):
-            stored(cache, number)
-    with opened(tmp_path / "c", makers, **options) as cache:
-        assert all(isinstance(cache.lookup(request(n)), Hit) for n in range(4))
+            maker.stored(cache, number)
+    with SemanticCache(tmp_path / "c", makers, **options) as cache:
+        assert all(isinstance(cache.lookup(maker.request(n)), Hit) for n in range(4))
         assert cache.stats("beef").hits == 2 == cache.stats("f00d").entries
         assert isinstance(cache.lookup_key(key(0, 0, other), "text"), Miss)
         cache.raise_version("key_space", "beef")
-        assert [isinstance(cache.lookup(request(n)), Hit) for n in range(4)] == [1, 0, 1, 0]
+        assert [isinstance(cache.lookup(maker.request(n)), Hit) for n in range(4)] == [1, 0, 1, 0]
         with pytest.raises(CacheError, match=r"this cache holds toy \(f00d\), other \(beef\)"):
-            cache.lookup_key(key(1, 0, replace(space, fingerprint="0")), BOTH)
-    with opened(tmp_path / "c", makers[0], max_entries=2) as cache:  # the other's are evicted too
+            cache.lookup_key(key(1, 0, replace(maker.space, fingerprint="0")), BOTH)
+    with maker.opened(tmp_path / "c", max_entries=2) as cache:  # the other's are evicted too
         assert len(cache) == 2
 
 
-def test_audits(maker: Maker) -> None:
+def test_audits(maker: Any) -> None:
     seen: list[bool] = []
 
     class Rule(FixedThreshold):
@@ -247,8 +218,8 @@ def test_audits(maker: Maker) -> None:
 
     with SemanticCache(None, maker, acceptance=Rule(0.9), audit_share=0.3, seed=5) as cache:
         for number in range(3):
-            stored(cache, number)
-        hits = [cache.lookup(request(n % 3)) for n in range(300)]
+            maker.stored(cache, number)
+        hits = [cache.lookup(maker.request(n % 3)) for n in range(300)]
         drawn = [hit for hit in hits if isinstance(hit, Hit) and hit.audit]
         assert 60 < len(drawn) < 120
         cache.report_audit(drawn[0], True)
@@ -260,17 +231,17 @@ def test_audits(maker: Maker) -> None:
             cache.report_audit(undrawn, True)
 
 
-def test_a_false_hit_tightens_its_neighbourhood(space: KeySpace, key: Make, tmp_path: Path) -> None:
+def test_a_false_hit_tightens_its_neighbourhood(maker: Any, key: Make, tmp_path: Path) -> None:
     base = key(1)
 
     def at(cosine: float, axis: int) -> Key:
-        side = np.eye(space.dim, dtype=np.float32)[axis]
+        side = np.eye(maker.space.dim, dtype=np.float32)[axis]
         side = side - (side @ base.vector) * base.vector
         vector = cosine * base.vector + np.sqrt(1 - cosine**2) * side / np.linalg.norm(side)
         return replace(base, vector=vector.astype(np.float32))
 
     def again() -> SemanticCache:
-        return SemanticCache(tmp_path / "c", Maker(space, key), acceptance=FixedThreshold(0.8))
+        return SemanticCache(tmp_path / "c", maker, acceptance=FixedThreshold(0.8))
 
     with again() as cache:
         cache.insert(Miss(at(0.95, 2), BOTH, ()), "wrong")
@@ -299,13 +270,13 @@ STEP = st.tuples(
 @settings(max_examples=40, deadline=None)
 @given(steps=st.lists(STEP, max_size=40))
 def test_it_does_what_a_dict_would(
-    space: KeySpace, key: Make, tmp_path_factory: pytest.TempPathFactory, steps: list
+    maker: Any, new_clock: Callable, tmp_path_factory: pytest.TempPathFactory, steps: list
 ) -> None:
-    folder, clock = tmp_path_factory.mktemp("c") / "c", Clock()
+    folder, clock = tmp_path_factory.mktemp("c") / "c", new_clock()
     options: dict[str, Any] = {"ttl": 10.0, "clock": clock}
-    cache, model = opened(folder, Maker(space, key), **options), {}
+    cache, model = maker.opened(folder, **options), {}
     for count, (what, number, scene) in enumerate(steps):
-        asked = request(number, tenant=scene, scene=str(scene))
+        asked = maker.request(number, tenant=scene, scene=str(scene))
         if what == "insert":
             assert cache.insert(asked, count) is not None
             model[number, scene] = count, clock.now + 10
@@ -321,21 +292,21 @@ def test_it_does_what_a_dict_would(
             clock.now += number
         elif what == "open":
             cache.close()
-            cache = opened(folder, Maker(space, key), **options)
+            cache = maker.opened(folder, **options)
         elif what == "kill":  # the folder as it would be found
             copy = folder.parent / f"copy{count}"
             shutil.copytree(folder, copy)
-            with opened(copy, Maker(space, key), **options) as found:
-                check(found, model, clock)
-        check(cache, model, clock)
+            with maker.opened(copy, **options) as found:
+                check(maker, found, model, clock)
+        check(maker, cache, model, clock)
     cache.close()
 
 
-def check(cache: SemanticCache, model: dict, clock: Clock) -> None:
+def check(maker: Any, cache: SemanticCache, model: dict, clock: Any) -> None:
     for number in range(8):
         for scene in range(2):
             value, expires = model.get((number, scene), (None, 0.0))
-            found = cache.lookup(request(number, tenant=scene, scene=str(scene)))
+            found = cache.lookup(maker.request(number, tenant=scene, scene=str(scene)))
             there = value is not None and clock.now < expires
             assert (found.response if isinstance(found, Hit) else None) == (
                 value if there else None
@@ -352,22 +323,22 @@ def check(cache: SemanticCache, model: dict, clock: Clock) -> None:
         ({"audit_share": 2}, "audit_share is 2"),
     ],
 )
-def test_settings_that_cannot_be(maker: Maker, options: dict, said: str) -> None:
+def test_settings_that_cannot_be(maker: Any, options: dict, said: str) -> None:
     with pytest.raises(CacheError, match=said):
-        opened(None, maker, **options)
+        maker.opened(None, **options)
 
 
-def test_a_bad_key_is_refused_before_anything_is_written(maker: Maker, key: Make) -> None:
-    with opened(None, maker) as cache:
+def test_a_bad_key_is_refused_before_anything_is_written(maker: Any, key: Make) -> None:
+    with maker.opened(None) as cache:
         bad = replace(key(1), vector=np.full(16, np.nan, np.float32))
         for call in (
             lambda: cache.insert(Miss(bad, BOTH, ()), "x"),
             lambda: cache.lookup_key(bad, BOTH),
             lambda: cache.insert(cache.lookup_key(key(1), BOTH).key, "x"),  # type: ignore[arg-type]
-            lambda: cache.insert(request(1), "x", cost=-1),
-            lambda: cache.insert(request(1), "x", ttl=-1),
+            lambda: cache.insert(maker.request(1), "x", cost=-1),
+            lambda: cache.insert(maker.request(1), "x", ttl=-1),
             lambda: cache.raise_version("tenant", "a"),
-            lambda: cache.lookup(request(1, scene=3)),
+            lambda: cache.lookup(maker.request(1, scene=3)),
         ):
             with pytest.raises(ValueError, match="expected"):
                 call()

@@ -6,23 +6,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keynet.cache.acceptance import FixedThreshold
 from keynet.cache.cache import Hit, SemanticCache
-from keynet.types import Key, KeySpace, Request
+from keynet.types import Key, Request
 
 SCOPES = 3
-
-
-class Maker:
-    def __init__(self, space: KeySpace, key: Callable[..., Key]) -> None:
-        self.space, self._key = space, key
-
-    def encode(self, requests: Request) -> Key:
-        assert requests.text is not None
-        return self._key(int(requests.text), requests.scope["tenant"], self.space)
 
 
 def hammer(cache: SemanticCache, threads: int, seconds: float) -> dict[tuple[int, int], str]:
@@ -72,26 +64,24 @@ def hammer(cache: SemanticCache, threads: int, seconds: float) -> dict[tuple[int
     return kept
 
 
-def run(space: KeySpace, key: Callable[..., Key], folder: Path, seconds: float) -> None:
+def run(maker: Any, key: Callable[..., Key], folder: Path, seconds: float) -> None:
     def opened() -> SemanticCache:
-        return SemanticCache(folder, Maker(space, key), acceptance=FixedThreshold(1.0))
+        return SemanticCache(folder, maker, acceptance=FixedThreshold(1.0))
 
     with opened() as cache:
         kept = hammer(cache, 8, seconds)
         held = len(cache)
     assert len(kept) > 20
     with opened() as cache:
-        assert len(cache) == held == cache._entries.count(space.fingerprint)
+        assert len(cache) == held == cache._entries.count(maker.space.fingerprint)
         for number, tenant in kept:
             assert isinstance(cache.lookup_key(key(number, tenant), "text"), Hit)
 
 
-def test_eight_threads(space: KeySpace, key: Callable[..., Key], tmp_path: Path) -> None:
-    run(space, key, tmp_path / "c", 2.0)
+def test_eight_threads(maker: Any, key: Callable[..., Key], tmp_path: Path) -> None:
+    run(maker, key, tmp_path / "c", 2.0)
 
 
 @pytest.mark.slow
-def test_eight_threads_for_a_minute(
-    space: KeySpace, key: Callable[..., Key], tmp_path: Path
-) -> None:
-    run(space, key, tmp_path / "c", 60.0)
+def test_eight_threads_for_a_minute(maker: Any, key: Callable[..., Key], tmp_path: Path) -> None:
+    run(maker, key, tmp_path / "c", 60.0)

@@ -75,6 +75,13 @@ def test_a_budget_that_is_no_share_is_refused(space: KeySpace, budget: object) -
         CalibratedThresholds(Export(space, MANY), budget)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("budget", "hinted"), [(1, True), (2, False), (-1, False)])
+def test_who_gives_percent_is_told_of_shares(space: KeySpace, budget: int, hinted: bool) -> None:
+    with pytest.raises(AcceptanceError) as error:
+        CalibratedThresholds(Export(space, MANY), budget)
+    assert str(error.value).endswith("; 1 % is 0.01") is hinted
+
+
 @pytest.mark.parametrize(
     ("thresholds", "kind", "message"),
     [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keynet.cache.acceptance import AcceptanceError, FixedThreshold
-from keynet.cache.drift import DIRECTIONS, WINDOW, Drift
+from keynet.cache.drift import DIRECTIONS, LEAST, WINDOW, Drift
 from keynet.cache.drift_rules import DriftFollowing, DriftTightening
 from keynet.types import Key, KeySpace
 
@@ -33,6 +33,19 @@ def seen(drift: Drift, key: Make, vectors: np.ndarray) -> Drift:
 
 def drift_of(space: KeySpace) -> Drift:
     return Drift(rows(4000, space.dim, 0), space)
+
+
+def test_the_least_that_will_do_is_taken(space: KeySpace, key: Make) -> None:
+    drift = Drift(rows(LEAST, space.dim, 0), space, window=2)
+    seen(drift, key, rows(1, space.dim, 1))
+    assert drift.kl() == 0.0  # not full yet
+    assert seen(drift, key, rows(1, space.dim, 2)).kl() > 0
+    with pytest.raises(AcceptanceError, match="window is 1; give at least 2 keys"):
+        Drift(rows(LEAST, space.dim, 0), space, window=1)
+    with pytest.raises(AcceptanceError, match=f"give at least {LEAST} keys"):
+        Drift(rows(LEAST - 1, space.dim, 0), space)
+    rule = DriftFollowing(drift, high=0.5, low=0.5)
+    assert rule.threshold(key(1), BOTH) == 0.5
 
 
 def test_without_drift_the_divergence_is_that_of_the_estimate(space: KeySpace, key: Make) -> None:
@@ -100,6 +113,7 @@ def test_a_restored_drift_goes_on(space: KeySpace, key: Make) -> None:
         (np.zeros((100, 5)), "reference has shape"),
         (rows(10, 16, 0), "give at least 32 keys"),
         (np.repeat(rows(1, 16, 0), 100, axis=0), "varies in fewer than 8 directions"),
+        (rows(100, 16, 0) * (np.arange(16) < 7), "varies in fewer than 8 directions"),
         (np.full((100, 16), np.nan), "NaN"),
     ],
 )

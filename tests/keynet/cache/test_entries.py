@@ -16,30 +16,16 @@ import pytest
 from keynet.cache.acceptance import FixedThreshold, PerModalities
 from keynet.cache.cache import CacheError, Hit, Miss, SemanticCache
 from keynet.cache.index import CodeIndex
-from keynet.types import Key, KeySpace, Request
+from keynet.cache.key_maker import GivenKeys
+from keynet.types import Key, KeySpace
 
 Make = Callable[..., Key]
 BOTH = "image+text"
 
 
-class Maker:
-    def __init__(self, space: KeySpace) -> None:
-        self.space = space
-
-    def encode(self, requests: Request) -> Key:
-        raise NotImplementedError
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def opened(folder: Path | None, *spaces: KeySpace, **options: Any) -> SemanticCache:
     rule = {"acceptance": FixedThreshold(0.9)} | options
-    return SemanticCache(folder, [Maker(space) for space in spaces], **rule)
+    return SemanticCache(folder, [GivenKeys(space) for space in spaces], **rule)
 
 
 def stored(cache: SemanticCache, key: Key, response: Any = "x", **options: Any) -> int:
@@ -93,9 +79,9 @@ def test_policies_are_told_of_the_key_space(space: KeySpace, other: KeySpace, ke
 
 
 def test_entries_of_a_key_space_that_is_no_longer_served_expire_too(
-    space: KeySpace, other: KeySpace, key: Make, tmp_path: Path
+    space: KeySpace, other: KeySpace, key: Make, tmp_path: Path, new_clock: Callable
 ) -> None:
-    clock = Clock()
+    clock = new_clock()
     with opened(tmp_path / "c", space, other, clock=clock) as cache:
         stored(cache, key(1, 0, other), ttl=1.0)
     clock.now += 5
@@ -169,8 +155,10 @@ def test_a_key_that_is_replaced_over_and_over_is_always_there(
     assert None not in found and found == sorted(found) and found[-1] > 10
 
 
-def test_many_that_expired_do_not_hide_one_that_lives(space: KeySpace, key: Make) -> None:
-    clock, base = Clock(), key(1)
+def test_many_that_expired_do_not_hide_one_that_lives(
+    space: KeySpace, key: Make, new_clock: Callable
+) -> None:
+    clock, base = new_clock(), key(1)
     noise = np.random.default_rng(0).standard_normal((101, space.dim)).astype(np.float32) * 0.01
     vectors = base.vector + noise * np.linspace(0.1, 1, 101, dtype=np.float32)[:, None]
     keys = [replace(base, vector=v / np.linalg.norm(v)) for v in vectors]

@@ -72,6 +72,13 @@ def test_it_tightens_until_nothing_is_served(key: Make) -> None:
     assert rule.threshold(key(1), BOTH) == 0.8
 
 
+def test_above_a_false_hit_next_to_1_the_very_same_vector_is_served(key: Make) -> None:
+    rule = rule_of()
+    while not sum(rule.alarms().values()):
+        rule.audited(key(1), BOTH, math.nextafter(1, 0), False)
+    assert rule.threshold(key(1), BOTH) == 1.0
+
+
 def test_after_an_alarm_audits_start_anew(key: Make) -> None:
     rule = rule_of()
     while not sum(rule.alarms().values()):

@@ -39,6 +39,11 @@ def test_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     spots = Spots(Spot(place, at(1.0), n / 10) for n, place in enumerate("abaca"))
     assert len(spots) == 3
     assert [spots.floor(place, at(1.0)) for place in "abc"] == [0.4, -np.inf, 0.3]
+    spots = Spots(Spot(place, at(1.0), n / 10) for n, place in enumerate("baac"))  # b goes whole
+    assert [spots.floor(place, at(1.0)) for place in "abc"] == [0.2, -np.inf, 0.3]
+    assert set(spots._places) == {"a", "c"}
+    spots.add(Spot("d", at(1.0), 0.4))
+    assert spots.floor("a", at(1.0)) == 0.2
 
 
 @settings(max_examples=50)
@@ -47,7 +52,9 @@ def test_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     st.floats(-1, 1),
 )
 def test_it_does_what_a_list_would(known: list[tuple[str, int, float]], cosine: float) -> None:
-    spots = Spots(Spot(place, at(0.5, axis), s) for place, axis, s in known)
-    asked = at(cosine)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spots_module, "MOST", 9)
+        spots = Spots(Spot(place, at(0.5, axis), s) for place, axis, s in known)
+    known, asked = known[-9:], at(cosine)
     inside = [s for place, axis, s in known if place == "a" and at(0.5, axis) @ asked >= s - 1e-6]
     assert spots.floor("a", asked) == max(inside, default=-np.inf)

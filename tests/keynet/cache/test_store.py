@@ -13,9 +13,10 @@ import pytest
 
 from keynet.cache.acceptance import FixedThreshold
 from keynet.cache.cache import CacheFilesError, Miss, SemanticCache
+from keynet.cache.key_maker import GivenKeys
 from keynet.cache.spots import Spot
 from keynet.cache.store import EntryStore
-from keynet.types import Key, KeySpace, Request
+from keynet.types import Key, KeySpace
 
 FULL = """
 import importlib.util, resource, sys
@@ -78,16 +79,8 @@ with opened() as cache:
 """
 
 
-class Maker:
-    def __init__(self, space: KeySpace) -> None:
-        self.space = space
-
-    def encode(self, requests: Request) -> Key:
-        raise NotImplementedError
-
-
 def opened(folder: Path, space: KeySpace) -> SemanticCache:
-    return SemanticCache(folder, Maker(space), acceptance=FixedThreshold(0.9))
+    return SemanticCache(folder, GivenKeys(space), acceptance=FixedThreshold(0.9))
 
 
 def test_a_file_that_cannot_grow_changes_nothing(tmp_path: Path) -> None:

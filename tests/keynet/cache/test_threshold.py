@@ -31,6 +31,12 @@ def test_one_query_decides_between_a_threshold_and_none() -> None:
     assert short.value is None
     assert "needs 299" in short.reason
     assert "298" in short.reason
+    found = fit_fixed_store(sims, np.ones(299, bool), 0.01, 0.05, data="toy", key_space="f0")
+    assert found == Threshold(0.5, "fixed_store", 0.01, 0.95, 299, "toy", "f0")
+    wrong = fit_fixed_store(sims, np.arange(299) > 0, 0.01)
+    assert wrong.value is None
+    assert wrong.reason == "the 299 most similar queries already break the budget of 0.01"
+    assert fit_fixed_store([], [], 0.01).reason.endswith("has 0")
 
 
 def test_equals_the_definition_with_scipy() -> None:
@@ -81,6 +87,10 @@ def test_queries_without_a_candidate_are_never_served() -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="budget is 0"):
         fit_fixed_store([1.0], [True], 0.0)
+    with pytest.raises(ValueError, match="budget is 1; give a share"):
+        fit_fixed_store([1.0], [True], 1)
+    with pytest.raises(ValueError, match="delta is 1; give a share"):
+        served_needed(0.01, 1)
     with pytest.raises(ValueError, match=r"\(2,\)"):
         fit_fixed_store([1.0, 0.5], [True], 0.01)
     with pytest.raises(ValueError, match="NaN"):
@@ -128,7 +138,65 @@ def test_the_margin_is_at_least_that_of_independent_queries() -> None:
     assert closed(equal, distinct=4000).value == 0.8
 
 
+def test_that_margin_is_of_shares() -> None:
+    """Of independent queries of which half is wrong, the deviation is that of a coin."""
+    budget, deviation, served = 0.6, 0.5 / 10, 10**6  # of 100 distinct queries
+    for rate, kept in ((0.6 - 1.66 * deviation, True), (0.6 - 1.6 * deviation, False)):
+        counts = Counts(served, round(rate * served), 100)
+
+        def replay(number: int, threshold: float, counts: Counts = counts) -> Counts:
+            return counts
+
+        found = fit_closed_loop(replay, [0.5], budget, wholes=1, halves=2, refine=0)
+        assert (found.value is not None) is kept
+
+
+def test_fuller_halves_do_not_narrow_the_margin() -> None:
+    rates = {0.9: 0.001, 0.8: 0.0044, 0.7: 0.0061, 0.6: 0.0099}
+    spread = (0.5, 0.8, 1.0, 1.2, 1.5)
+    assert closed(rates, halves=tuple(2 * s for s in spread)).value == 0.8
+
+
+def test_a_pass_that_serves_nothing_is_no_division_by_zero() -> None:
+    found = fit_closed_loop(
+        lambda number, threshold: Counts(0, 0, 10**9), [0.5], 0.01, wholes=1, halves=2, refine=0
+    )
+    assert (found.value, found.n) == (0.5, 0)
+
+
+def test_the_first_whole_pass_decides_what_pays_and_is_told() -> None:
+    def replay(number: int, threshold: float) -> Counts:
+        assert 0 <= number < 4
+        return Counts(1000 + (number if threshold > 0.85 else -number), 0, 10**9)
+
+    assert fit_closed_loop(replay, [0.8, 0.9], 0.01, wholes=2, halves=2).n == 1000
+    found = fit_closed_loop(replay, [0.8, 0.9], 0.01, wholes=2, halves=2, refine=0)
+    assert found.value == 0.8  # by the others .9 would serve more
+
+    def as_many(number: int, threshold: float) -> Counts:
+        return Counts(1000, 5 if (threshold > 0.85) == (number == 0) else 0, 10**9)
+
+    found = fit_closed_loop(as_many, [0.8, 0.9], 0.01, wholes=2, halves=2, refine=0)
+    assert found.value == 0.8  # by the others .9 would serve fewer falsely
+
+
+def test_all_passes_count_where_each_serves_just_enough() -> None:
+    def replay(number: int, threshold: float) -> Counts:
+        return Counts(1000, 0 if number in (0, 3, 4) else 20, 299)
+
+    found = fit_closed_loop(replay, [0.5], 0.01, wholes=3, halves=2, refine=0)
+    assert (found.value, found.n) == (None, 0)
+    assert found.reason == "no threshold tried keeps the budget of 0.01"
+
+
+def test_the_deviation_of_two_halves_is_that_of_a_sample() -> None:
+    rates = {0.9: 0.001, 0.8: 0.005}  # deviation .71: limits are 2.16 times the rates
+    assert closed(rates, halves=(0.5, 1.5)).value == 0.9
+
+
 def test_closed_loop_needs_passes() -> None:
+    with pytest.raises(ValueError, match="wholes=0, halves=2; give at least 1 and 2"):
+        fit_closed_loop(lambda n, t: Counts(1, 0, 1), [0.5], 0.01, wholes=0, halves=2)
     with pytest.raises(ValueError, match="wholes=1, halves=1; give at least 1 and 2"):
         fit_closed_loop(lambda n, t: Counts(1, 0, 1), [0.5], 0.01, wholes=1, halves=1)
 
@@ -169,6 +237,8 @@ def test_few_distinct_questions_decide_nothing() -> None:
         "toy",
         "f0",
     )
+
+    assert closed({0.9: 0.0}, distinct=0).reason.endswith("had 0")
 
     def replay(number: int, threshold: float) -> Counts:
         return Counts(20, 1, 20) if threshold > 0.85 else Counts(1000, 5, 1000)

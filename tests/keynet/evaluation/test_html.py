@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keynet.evaluation.html import Curve, Pair, save_curve_png, write_html
+from keynet.evaluation.html import Curve, save_curve_png, write_html
+from keynet.evaluation.page import Pair
 from keynet.evaluation.records import Record
 
 VOID = {"meta", "img", "br"}

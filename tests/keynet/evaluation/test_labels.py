@@ -18,7 +18,7 @@ def test_fields_come_from_requests_and_tags() -> None:
             Request(text="a", group="g", tags={"argument": "red"}),
         ]
     )
-    assert labels.group.tolist() == [0, 1, 0]
+    assert labels.group.tolist() == [0, 1, 2]  # a text alone never meets a text with a picture
     assert labels.picture.tolist() == [0, 1, -1]
     assert labels.entity.tolist() == [0, -1, -1]
     assert labels.phrasing.tolist() == [0, -1, -1]
@@ -27,6 +27,18 @@ def test_fields_come_from_requests_and_tags() -> None:
     assert labels.response.tolist() == ["", "r", ""]
     assert labels.modalities.tolist() == ["image+text", "image", "text"]
     assert labels.take(np.array([2, 0])).modalities.tolist() == ["text", "image+text"]
+
+
+def test_requests_of_two_scopes_are_not_equivalent_whatever_their_group() -> None:
+    def asked(tenant: str, system: str | None) -> Request:
+        return Request(text="a", group="g", scope={"tenant": tenant, "system": system})
+
+    labels = Labels.of(
+        [asked("acme", None), asked("other", None), asked("acme", "Be brief."), asked("acme", None)]
+    )
+    assert labels.group.tolist() == [0, 1, 2, 0]
+    assert len(set(labels.scope.tolist())) == 3
+    assert len(set(labels.exact.tolist())) == 3
 
 
 def test_exact_is_verbatim_identity(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from keynet.evaluation import replay_data, replay_laboratory
-from keynet.evaluation.html import Pair
 from keynet.evaluation.labels import Labels
+from keynet.evaluation.page import Pair
 from keynet.evaluation.records import Record
 from keynet.evaluation.replay_data import ReplayData
 from keynet.evaluation.replay_findings import Findings, method_grid
@@ -193,6 +193,9 @@ def test_modalities_and_misaligned_keys(short: Laboratory) -> None:
     traffic, keys = found.grids
     assert len(traffic.columns) == 10 and len(keys.columns) == 8
     assert len(found.plots) == 1 and len(found.plots[0][1].axes) == 9
+    log = found.plots[0][1].axes[3].yaxis  # a page has no TeX
+    assert [log.get_major_formatter()(one) for one in (0.1, 1, 100)] == ["0.1", "1", "100"]
+    assert log.get_minor_formatter()(2) == ""
     aligned = value(found.records, "lru", "hit_rate", "keys aligned")
     assert value(found.records, "lru", "hit_rate", "keys shuffled") < aligned
     # Half of the keys no longer meet the others.
@@ -251,9 +254,10 @@ def test_the_page_shows_all_and_the_worst_first(lab: Laboratory, tmp_path: Path)
     found.add(COMMANDS["entropy"](lab))
     labels, requests = lab.data.labels["test"], lab.data.requests["test"]
     pairs = worst_false_hits(
-        requests, labels, np.array([0, 1, 2, 2]), np.array([0, 2, 2, 2], np.int8),
-        np.array([-1, 20, 40, 40]), np.array([0, 0.8, 0.9, 0.9], np.float32),
+        requests, labels, np.array([0, 1, 2, 2, 3]), np.array([0, 2, 2, 2, 2], np.int8),
+        np.array([-1, 20, 38, 38, 39]), np.array([0, 0.8, 0.9, 0.9, 0.85], np.float32),
     )  # fmt: skip
+    assert labels.group[2] == labels.group[3] and labels.group[38] == labels.group[39]
     assert [round(pair.similarity, 2) for pair in pairs] == [0.9, 0.8]
     assert isinstance(pairs[0], Pair) and pairs[0].query_text == requests[2].text
     found.pairs += pairs

@@ -9,13 +9,6 @@ from keynet.cache.policies.heat_graph import HeatGraph
 from keynet.cache.policies.policy import PolicyError, Stored
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def heats(policy: HeatGraph) -> dict[int, float]:
     """What the heats are now."""
     passed = policy._clock() - policy._start
@@ -30,8 +23,8 @@ def at(entry: int, cosine: float, scope: str = "") -> Stored:
     )
 
 
-def test_a_use_warms_its_entry_and_its_neighbours() -> None:
-    policy = HeatGraph(9, clock=Clock())
+def test_a_use_warms_its_entry_and_its_neighbours(new_clock: Callable) -> None:
+    policy = HeatGraph(9, clock=new_clock())
     policy.on_insert(at(0, 1.0))
     policy.on_insert(at(1, 0.8))
     policy.on_insert(at(2, 0.0))
@@ -44,18 +37,27 @@ def test_a_use_warms_its_entry_and_its_neighbours() -> None:
     assert heats(policy) == pytest.approx(warm)
     policy.on_hit(2, 0.6)  # below alpha
     assert heats(policy) == pytest.approx(warm)
+    policy.on_hit(2, 0.65)  # at alpha
+    assert heats(policy) == pytest.approx(warm | {2: 1 + 0.65**0.7})
 
 
-def test_the_coldest_goes_and_of_equals_the_first() -> None:
-    policy = HeatGraph(9, clock=Clock())
+def test_an_exponent_of_0_makes_all_edges_equal() -> None:
+    policy = HeatGraph(9, beta=0, gamma=1)
+    for entry in (at(0, 1.0), at(1, 0.8)):
+        policy.on_insert(entry)
+    assert heats(policy) == pytest.approx({0: 2.0, 1: 1.0})
+
+
+def test_the_coldest_goes_and_of_equals_the_first(new_clock: Callable) -> None:
+    policy = HeatGraph(9, clock=new_clock())
     for entry in (at(5, 1.0), at(6, 0.0), at(7, -1.0)):
         policy.on_insert(entry)
     policy.on_hit(5)
     assert [policy.victim() for _ in range(3)] == [6, 7, 5]
 
 
-def test_heat_falls_to_gamma_in_five_seconds() -> None:
-    clock = Clock()
+def test_heat_falls_to_gamma_in_five_seconds(new_clock: Callable) -> None:
+    clock = new_clock()
     policy = HeatGraph(9, clock=clock)
     policy.on_insert(at(0, 1.0))
     clock.now += 5
@@ -66,8 +68,8 @@ def test_heat_falls_to_gamma_in_five_seconds() -> None:
     assert policy.victim() == 0
 
 
-def test_the_order_outlasts_idle_years_and_a_clock_that_goes_back() -> None:
-    clock = Clock()
+def test_the_order_outlasts_idle_years_and_a_clock_that_goes_back(new_clock: Callable) -> None:
+    clock = new_clock()
     policy = HeatGraph(9, clock=clock)
     policy.on_insert(at(0, 1.0))
     policy.on_insert(at(1, 0.0))
@@ -80,10 +82,10 @@ def test_the_order_outlasts_idle_years_and_a_clock_that_goes_back() -> None:
     assert policy.victim() == 2
 
 
-def test_is_the_model_written_out(stored: Callable) -> None:
+def test_is_the_model_written_out(new_clock: Callable, stored: Callable) -> None:
     rng = np.random.default_rng(0)
-    clock = Clock()
-    policy = HeatGraph(50, clock=clock, alpha=0.3, gamma=0.5, beta=2.0)
+    clock = new_clock()
+    policy = HeatGraph(150, clock=clock, alpha=0.3, gamma=0.5, beta=2.0)
     held: dict[int, Stored] = {}
     heat: dict[int, float] = {}
 
@@ -102,7 +104,7 @@ def test_is_the_model_written_out(stored: Callable) -> None:
             policy.on_hit(entry, similarity)
             warm(entry, similarity**2 if similarity >= 0.3 else 0.0)
             continue
-        if len(held) == 50:
+        if len(held) == 150:  # more than the slots that it starts with
             gone = policy.victim()
             assert heat[gone] == pytest.approx(min(heat.values()), rel=1e-5)
             del held[gone], heat[gone]
@@ -119,6 +121,7 @@ def test_is_the_model_written_out(stored: Callable) -> None:
         ({"gamma": 0}, "gamma is 0; expected more than 0, or all heat is gone at once"),
         ({"gamma": -0.5}, "gamma is -0.5; expected a number, 0 to 1"),
         ({"beta": -1}, "beta is -1; expected a number, 0 or more"),
+        ({"beta": float("inf")}, "beta is inf; expected a number, 0 or more"),
         ({"beta": float("nan")}, "beta is nan; expected a number, 0 or more"),
     ],
 )

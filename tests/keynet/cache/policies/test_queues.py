@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from keynet.cache.policies.arc import ARC
@@ -108,6 +109,84 @@ def test_w_tinylfu_admits_by_how_often_was_asked() -> None:
     assert str(asked.ask("ddf")) == "bcdf"  # d was asked for more often than a, on probation
     assert str(cache(WTinyLFU, 4).ask("abcde")) == "abce"  # on a tie the window's goes
     assert str(cache(WTinyLFU, 4).ask("abcddde")) == "bcde"  # hits count
+
+
+ACCOUNTS = {
+    ARC: ("_t1", "_t2", "_b1", "_b2"),
+    S3FIFO: ("_small", "_ghost"),
+    WTinyLFU: ("_window", "_protected"),
+    LIRS: ("_lir", "_gone"),
+}
+
+
+@pytest.mark.parametrize("make", ACCOUNTS)
+def test_every_account_is_the_sum_of_what_it_counts(make: Callable[..., Any]) -> None:
+    rng = np.random.default_rng(0)
+    policy, held = make(60), dict[int, Stored]()
+
+    def size(one: object) -> int:
+        return one if isinstance(one, int) else one.size  # type: ignore[attr-defined]
+
+    for number, (what, pick) in enumerate(rng.integers(0, (10, 40), (2000, 2)).tolist()):
+        if what < 2 and held:
+            policy.on_hit(sorted(held)[pick % len(held)])
+        elif what == 2 and held:
+            policy.on_remove(sorted(held)[pick % len(held)])
+            del held[sorted(held)[pick % len(held)]]
+        else:  # two that are held may be of one request
+            stored = Stored(number, pick, size=1 + pick % 4)
+            policy.on_miss(stored)
+            while sum(one.size for one in held.values()) + stored.size > 60:
+                del held[policy.victim()]
+            policy.on_insert(stored)
+            held[number] = stored
+        for name in ACCOUNTS[make]:
+            part = getattr(policy, name)
+            ones = part.values() if isinstance(part, dict) else part
+            if make is WTinyLFU or name == "_lir":
+                ones = [held[entry] for entry in part]
+            assert getattr(policy, f"{name}_size") == sum(map(size, ones))
+
+
+def test_w_tinylfu_is_its_definition_written_out(zipf: Callable) -> None:
+    capacity, window_most, protected_most = 30, 3, 21  # .8 of what the window leaves
+    policy = WTinyLFU(capacity, window=0.1)
+    window, probation, protected = list[str](), list[str](), list[str]()
+    held, asked = dict[str, int](), dict[str, int]()
+    counted = most_held = 0
+    evicted = 0
+    for number, what in enumerate(zipf(6000, 200, 0.8).tolist()):
+        asked[what] = min(15, asked.get(what, 0) + 1)
+        counted += 1
+        if counted == 10 * max(1, most_held):
+            asked = {one: count // 2 for one, count in asked.items() if count // 2}
+            counted //= 2
+        if what in held:
+            policy.on_hit(held[what])
+            part = next(part for part in (window, probation, protected) if what in part)
+            part.remove(what)
+            (window if part is window else protected).append(what)
+            if len(protected) > protected_most:
+                probation.append(protected.pop(0))
+            continue
+        incoming = Stored(number, what)
+        policy.on_miss(incoming)
+        if len(held) == capacity:
+            main = (probation or protected)[0]
+            if asked.get(window[0], 0) <= asked.get(main, 0):
+                gone = window.pop(0)
+            else:
+                gone = (probation or protected).pop(0)
+                probation.append(window.pop(0))
+            assert policy.victim() == held.pop(gone)
+            evicted += 1
+        policy.on_insert(incoming)
+        held[what] = number
+        most_held = max(most_held, len(held))
+        window.append(what)
+        if len(window) > window_most:
+            probation.append(window.pop(0))
+    assert evicted > 1000
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from keynet.cache.policies.policy import Policy, PolicyError, Stored
 
 
 def victims(policy: Policy, capacity: int, trace: np.ndarray, make: Callable) -> list[int]:
-    """What goes, in order; one request in eleven removes an entry instead."""
+    """What goes, in order, at last all; one request in eleven removes an entry instead."""
     held: dict[int, int] = {}
     gone = []
     for number, what in enumerate(trace.tolist()):
@@ -31,7 +31,7 @@ def victims(policy: Policy, capacity: int, trace: np.ndarray, make: Callable) ->
                 held = {one: entry for one, entry in held.items() if entry != gone[-1]}
             policy.on_insert(incoming)
             held[what] = number
-    return gone
+    return gone + [policy.victim() for _ in held]
 
 
 def least_used(model: object, entry: int) -> tuple:
@@ -79,6 +79,24 @@ def test_lru_k_remembers_as_much_as_it_holds(zipf: Callable, stored: Callable) -
     by_default = victims(LRUK(20), 20, trace, stored)
     assert by_default == victims(LRUK(20, retained=20), 20, trace, stored)
     assert by_default != victims(LRUK(20, retained=0), 20, trace, stored)
+
+
+@pytest.mark.parametrize("make", [GDSF, LFU, LRUK, KLFU])
+def test_what_comes_back_was_used_last(make: Callable, stored: Callable) -> None:
+    policy = make(3)
+    for entry in (4, 5, 3):  # 3 had gone for one that could not be stored
+        policy.on_insert(stored(entry, 1))
+    assert [policy.victim() for _ in range(3)] == [4, 5, 3]
+
+
+def test_two_entries_of_one_request_are_remembered_once() -> None:
+    policy = LRUK(4, retained=2)
+    for entry in (0, 1):
+        policy.on_insert(Stored(entry, "a"))
+    assert [policy.victim(), policy.victim()] == [0, 1]
+    policy.on_insert(Stored(2, "a"))
+    policy.on_insert(Stored(3, "b"))
+    assert policy.victim() == 3  # a was used before
 
 
 def test_gdsf_lets_go_by_age_uses_cost_and_size(

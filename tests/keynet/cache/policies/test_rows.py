@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keynet.cache.policies import rising
 from keynet.cache.policies.rising import SLACK, RisingRanks
 from keynet.cache.policies.rows import Rows
 
@@ -48,10 +50,14 @@ def test_ranks_come_lowest_first(steps: list[tuple[str, int]]) -> None:
         assert len(ranks) == len(model)
 
 
-def test_ranks_of_what_is_gone_do_not_pile_up() -> None:
+def test_ranks_of_what_is_gone_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    rebuilt = []
+    monkeypatch.setattr(rising, "heapify", lambda heap: rebuilt.append(len(heap)))
     ranks = RisingRanks()
     for number in range(5000):
         ranks.add(number, (float(number), number))
         if number >= 10:
             ranks.remove(number - 10)
-    assert len(ranks._heap) <= 2 * 11 + SLACK + 1
+            assert len(ranks._heap) <= 2 * len(ranks) + SLACK
+    assert set(rebuilt) == {10}
+    assert len(rebuilt) <= 5000 / (10 + SLACK)  # each is paid for by as many that went

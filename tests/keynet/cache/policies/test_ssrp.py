@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heapify
 
 import numpy as np
 import pytest
@@ -38,6 +39,12 @@ def test_of_equally_aligned_ones_the_one_used_longest_ago_goes() -> None:
     policy = filled(at(0, 0), at(1, 10), at(2, 90))
     policy.on_hit(0, 0.9)
     assert policy.victim() == 1
+
+
+def test_cosines_beyond_1_cost_no_less_than_nothing() -> None:
+    beyond = next(degrees for degrees in range(90) if angle(degrees) @ angle(degrees) > 1)
+    policy = filled(at(0, beyond, 0.9), at(1, beyond, 0.9), at(2, 180, 0.1), at(3, 180, 0.1))
+    assert policy.victim() == 2
 
 
 def test_none_stands_in_from_another_scope() -> None:
@@ -115,15 +122,23 @@ def test_the_seed_decides_the_codes_alone() -> None:
     assert (one._code(vector) != other._code(vector)).any()
 
 
-def test_pairs_of_what_is_gone_do_not_pile_up() -> None:
+def test_pairs_of_what_is_gone_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
-    policy = SSRP(20)
+    policy, rebuilt = SSRP(20), []
+
+    def counted(pairs: list[tuple[float, float, int, int]]) -> None:
+        assert all(one in policy._stored for *_, a, b in pairs for one in (a, b))
+        rebuilt.append(len(pairs))
+        heapify(pairs)
+
+    monkeypatch.setattr(ssrp, "heapify", counted)
     for number in range(3000):
         vector = rng.standard_normal(4).astype(np.float32)
         policy.on_insert(Stored(number, number, vector=vector / np.linalg.norm(vector)))
         if number >= 20:
             policy.on_remove(number - 20)
-    assert len(policy._pairs) <= 2 * ssrp.KEPT * 22 + ssrp.SLACK
+        assert len(policy._pairs) <= 2 * ssrp.KEPT * 22 + ssrp.SLACK
+    assert len(rebuilt) < 3000 / 15  # each is paid for by many pairs that went
     assert len(policy._near) == len(policy._near_to) == len(policy._used) == 20
 
 
@@ -132,6 +147,15 @@ def test_key_spaces_of_two_widths_are_never_compared() -> None:
     policy.on_insert(Stored(0, 0, vector=np.ones(1, np.float32), alignment=0.5))
     policy.on_insert(at(1, 0, 0.4))
     assert policy.victim() == 1
+
+
+def test_one_that_lost_all_its_neighbours_finds_the_last_one_of_its_scope(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ssrp, "KEPT", 1)
+    policy = filled(at(0, 0, 0.5), at(1, 60, 0.5), at(2, 65, 0.4), at(3, 0, -1, "other"))
+    policy.on_remove(1)  # the only one that 2 was compared with
+    assert policy.victim() == 2
 
 
 def test_of_pairs_that_cost_the_same_the_least_aligned_entry_goes() -> None:
