@@ -47,7 +47,9 @@ def add(commands: argparse._SubParsersAction) -> None:
     one.add_argument("--entries", type=int, default=100_000)
     one.add_argument("--rate", type=float, default=500.0, help="lookups a second")
     one.add_argument("--seconds", type=float, default=60.0)
-    one.add_argument("--threads", type=int, default=4, help="that answer them")
+    one.add_argument(
+        "--threads", type=int, default=os.cpu_count() or 1, help="that answer them; one a core"
+    )
     one.add_argument("--bits", type=int, choices=CODE_BITS, default=256)
     one.add_argument("--dim", type=int, default=256, help="of the vectors")
     one.add_argument("--out", type=Path, default=Path("outputs/bench/cache"))

@@ -94,9 +94,6 @@ class SemanticCache:
         self._makers = list(makers)
         self._counts = {space.fingerprint: Counter[str]() for space in spaces}
         self._other_counts = Counter[str]()  # of key spaces that are held, and not served
-        # Threads that looked up side by side would share the interpreter, and each take as long as
-        # all together: in turn, most wait less.
-        self._turn = threading.Lock()
         self._learn = threading.Lock()  # of what follows; taken after that of the entries, if both
         eviction = Eviction(policy, max_entries, max_bytes)
         place = None if folder is None else Path(folder)
@@ -150,8 +147,28 @@ class SemanticCache:
             grains: What the request's scope names of scene, device and user, for their versions.
         """
         self._entries.store.require_open()
-        with self._turn:
-            return self._looked_up(key, modalities, grains)
+        counts, stamps = self._counted(key), self._versions.stamps(key.space.fingerprint, grains)
+        probe = replace(key, scope_digest=versioned_digest(key.scope_digest, stamps))
+        with self._learn:
+            now = self._now()
+        # It checks the key, before anything learns from it.
+        near = self._entries.nearest(probe, now, self._radius)
+        with self._learn:
+            needed = self._acceptance.threshold(key, modalities)
+            self._acceptance.observe(key, modalities)
+            floor = self._spots.floor(_place(probe), key.vector)
+        while near is not None and needed is not None and needed <= near[1] > floor:
+            entry, similarity = self._entries.answered(near[0]), near[1]
+            if entry is not None:
+                self._entries.hit(entry.number, similarity, now)
+                with self._learn:
+                    counts["hits"] += 1
+                    audit = self._random.random() < self._audit_share
+                return Hit(entry, similarity, key, modalities, audit)
+            near = self._entries.nearest(probe, now, self._radius)  # that one went meanwhile
+        with self._learn:
+            counts["misses"] += 1
+        return Miss(key, modalities, stamps, None if near is None else near[1])
 
     def insert(
         self, request: Request | Miss, response: Any, *, cost: float = 1.0, ttl: float | None = None
@@ -316,30 +333,6 @@ class SemanticCache:
         if not 0 <= number < len(self._makers):
             raise CacheError(f"assign returned {number}; expected 0 to {len(self._makers) - 1}")
         return self._makers[number].encode(request)
-
-    def _looked_up(self, key: Key, modalities: str, grains: Mapping[str, str]) -> Hit | Miss:
-        counts, stamps = self._counted(key), self._versions.stamps(key.space.fingerprint, grains)
-        probe = replace(key, scope_digest=versioned_digest(key.scope_digest, stamps))
-        with self._learn:
-            now = self._now()
-        # It checks the key, before anything learns from it.
-        near = self._entries.nearest(probe, now, self._radius)
-        with self._learn:
-            needed = self._acceptance.threshold(key, modalities)
-            self._acceptance.observe(key, modalities)
-            floor = self._spots.floor(_place(probe), key.vector)
-        while near is not None and needed is not None and needed <= near[1] > floor:
-            entry, similarity = self._entries.answered(near[0]), near[1]
-            if entry is not None:
-                self._entries.hit(entry.number, similarity, now)
-                with self._learn:
-                    counts["hits"] += 1
-                    audit = self._random.random() < self._audit_share
-                return Hit(entry, similarity, key, modalities, audit)
-            near = self._entries.nearest(probe, now, self._radius)  # that one went meanwhile
-        with self._learn:
-            counts["misses"] += 1
-        return Miss(key, modalities, stamps, None if near is None else near[1])
 
     def _unseen(self, request: Request) -> Miss:
         """Return the miss of a request that was not looked up."""

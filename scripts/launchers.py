@@ -1,0 +1,109 @@
+"""Where a trial of a sweep runs: on this machine, on a Ray cluster, or as a Slurm job."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+REPORT = "report.json"
+
+Launch = Callable[[Sequence[str], Path, int], int]  # (command, folder, worker) -> exit status
+
+
+class LauncherError(ValueError):
+    """A launcher that cannot start; the message says what to install or give."""
+
+
+def run_here(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+    """Run a trial with its output in its folder, once nobody else runs it; return its exit status.
+
+    A sweep that is killed leaves its trials running: each holds the lock of its folder, and who
+    wants to go on with it waits for its end.
+    """
+    with (folder / "lock").open("a") as lock, (folder / "output.txt").open("ab") as output:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / REPORT).is_file():  # it ended meanwhile
+            return 0
+        done = subprocess.run(
+            command, stdout=output, stderr=output, env={**os.environ, **environment},
+            pass_fds=[lock.fileno()],
+        )  # fmt: skip
+        return done.returncode
+
+
+def local(workers: int, processes: int) -> Launch:
+    """Return a launcher on this machine; each worker has its share of GPUs, or else of cores."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if 0 < gpus < workers * processes:
+        raise LauncherError(
+            f"{workers} workers of {processes} processes need {workers * processes} GPUs, this "
+            f"machine has {gpus}; give fewer --workers"
+        )
+    threads = max(1, (os.cpu_count() or 1) // (workers * processes))
+
+    def launch(command: Sequence[str], folder: Path, worker: int) -> int:
+        mine = range(worker * processes, (worker + 1) * processes)
+        share = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, mine))} if gpus else {}
+        given = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", **share}
+        return run_here(command, folder, given)
+
+    return launch
+
+
+def on_ray(workers: int, processes: int) -> Launch:
+    """Return a launcher on the Ray cluster at RAY_ADDRESS, or one of this machine without it."""
+    try:
+        import ray
+    except ImportError as error:
+        raise LauncherError("Ray is not installed: pip install 'keynet-cache[ray]'") from error
+    ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, ignore_reinit_error=True)
+    wanted: dict[str, Any] = {"num_cpus": processes}
+    if ray.cluster_resources().get("GPU"):
+        wanted = {"num_cpus": processes, "num_gpus": processes}
+    remote = ray.remote(max_retries=0, **wanted)(run_here)
+
+    def launch(command: Sequence[str], folder: Path, worker: int) -> int:
+        return int(ray.get(remote.remote(list(command), folder, {})))
+
+    return launch
+
+
+def on_slurm(workers: int, processes: int) -> Launch:
+    """Return a launcher of Slurm jobs; SBATCH_PARTITION and its like are Slurm's own settings."""
+    try:
+        import submitit
+    except ImportError as error:
+        raise LauncherError(
+            "submitit is not installed: pip install 'keynet-cache[slurm]'"
+        ) from error
+
+    def launch(command: Sequence[str], folder: Path, worker: int) -> int:
+        executor = submitit.AutoExecutor(folder=folder / "slurm")
+        executor.update_parameters(
+            name="keynet-trial", gpus_per_node=processes, cpus_per_task=processes * 4,
+            timeout_min=24 * 60,
+        )  # fmt: skip
+        return int(executor.submit(run_here, list(command), folder, {}).result())
+
+    return launch
+
+
+LAUNCHERS: dict[str, Callable[[int, int], Launch]] = {
+    "local": local, "ray": on_ray, "slurm": on_slurm,
+}  # fmt: skip
+
+
+def command_of(options: Sequence[str], processes: int) -> list[str]:
+    """Return the command of one training; several processes are one torchrun."""
+    train = str(Path(__file__).parents[1] / "train.py")
+    if processes == 1:
+        return [sys.executable, train, *options]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*launcher, f"--nproc-per-node={processes}", train, "trainer=ddp", *options]
