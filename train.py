@@ -14,7 +14,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.loggers import CSVLogger
 
 from data.perturbed import perturbed
 from keynet.evaluation.baselines import require_packages
@@ -23,6 +22,7 @@ from keynet.evaluation.output import write_evaluation
 from keynet.export.loader import load_key_model
 from keynet.training.config import explained, register
 from keynet.training.fit import fit
+from keynet.training.logs import log_report, loggers
 from keynet.training.progress import Progress, quiet
 from keynet.training.run import epochs, open_run, point_latest
 
@@ -34,7 +34,8 @@ log = logging.getLogger("train")
 def run(cfg: DictConfig) -> None:
     """Fit (or go on fitting), export, evaluate, report."""
     folder = Path(HydraConfig.get().runtime.output_dir)  # run_dir, as Hydra resolved it
-    checkpoint = open_run(folder, OmegaConf.to_container(cfg, resolve=True))
+    config = OmegaConf.to_container(cfg, resolve=True)
+    checkpoint = open_run(folder, config)
     log.info("run directory %s; stopped, it goes on with run_dir=%s", folder, folder)
     pl.seed_everything(cfg.seed, workers=True)
     options = instantiate(cfg.evaluation, _convert_="all")
@@ -43,15 +44,13 @@ def run(cfg: DictConfig) -> None:
     parts = dict(model=cfg.model, losses=cfg.loss, distillation=cfg.distill, augment=cfg.augment)
     module = instantiate(cfg.module)(**{name: instantiate(part) for name, part in parts.items()})
     data = instantiate(cfg.data)
+    last = ModelCheckpoint(folder / "checkpoints", "last", enable_version_counter=False)
     trainer = instantiate(
         cfg.trainer,
         max_epochs=epochs(cfg.steps, cfg.steps_per_checkpoint),
         default_root_dir=folder,
-        logger=CSVLogger(folder, name="", version="metrics"),
-        callbacks=[
-            ModelCheckpoint(folder / "checkpoints", "last", enable_version_counter=False),
-            Progress(),
-        ],
+        logger=loggers(config["logger"], folder, config),
+        callbacks=[last, Progress()],
         log_every_n_steps=10,
     )
     fit(trainer, module, data, checkpoint, folder)
@@ -65,6 +64,7 @@ def run(cfg: DictConfig) -> None:
     judged = {"method": cfg.name, "perturb": perturbed, "teachers": module.teachers}
     found = evaluate(load_key_model(export), source, **judged, **options)
     write_evaluation(found, folder, " ".join(["python", *sys.argv]), source.attribution, export)
+    log_report(trainer.loggers, found.records, folder)
     point_latest(folder)
 
 

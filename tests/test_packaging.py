@@ -56,7 +56,9 @@ def test_data_files_ship() -> None:
 def test_extras_parse_and_have_lower_bounds() -> None:
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
-    assert set(extras) == {"train", "demo", "teachers", "formats", "dev"}
+    assert set(extras) == {
+        "train", "demo", "teachers", "formats", "sweep", "ray", "slurm", "wandb", "dev",
+    }  # fmt: skip
     for line in [*project["dependencies"], *(line for extra in extras.values() for line in extra)]:
         requirement = Requirement(line)
         if requirement.name == project["name"]:

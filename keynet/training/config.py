@@ -48,6 +48,7 @@ class Config:
     distill: Any
     module: Any
     trainer: Any
+    logger: Any
     evaluation: Any
 
 

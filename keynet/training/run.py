@@ -18,6 +18,7 @@ CONFIG = "config.yaml"
 # the rounding of sums over processes.
 FREE = (
     "run_dir", "evaluation", "export", "num_workers", "store", "features", "devices", "num_nodes",
+    "logger",
 )  # fmt: skip
 NO_ID = "none"  # TORCHELASTIC_RUN_ID of a torchrun that was given none
 # What torch.load raises for bytes that are no checkpoint of torch's, by what is wrong with them.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,8 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 
 from keynet.evaluation.report import read_report
+from keynet.training.config import register
+from keynet.training.search_space import search_space
 from scripts import sweep as program
 from scripts.launchers import LAUNCHERS, LauncherError, command_of, local
 
@@ -19,8 +23,6 @@ ROOT = Path(__file__).parents[2]
 TRAINING = """
 import fcntl, json, sys, time
 from pathlib import Path
-from keynet.evaluation.records import Sheet
-from keynet.evaluation.report import write_report
 given = dict(option.split("=", 1) for option in sys.argv[1:])
 run = Path(given["run_dir"])
 with (run / "alone").open("a+") as alone:
@@ -31,9 +33,12 @@ with (run / "alone").open("a+") as alone:
     if given.get("+fail") == "all" or given.get("+fail") == "some" and rate > 0.002:
         sys.exit("error: it would not learn")
     (run / "config.yaml").write_text("name: demo\\n")
-    value = 1 - abs(rate - 0.001)
-    figure = Sheet("emoji", "dev", "all", "demo", None).figure("p_chr_auc", value)
-    write_report(run / "report.json", [figure], "train")
+    record = {"data": "emoji", "split": "dev", "subset": "all", "method": "demo", "bits": None}
+    record |= {"metric": "p_chr_auc", "value": 1 - abs(rate - 0.001)}
+    record |= {"low": None, "high": None, "n": 1, "unit": "share"}
+    written = run / "written.json"
+    written.write_text(json.dumps({"schema": 1, "records": [record]}))
+    written.rename(run / "report.json")
 """
 DRIVER = """
 import sys
@@ -169,6 +174,18 @@ def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
     args = program.arguments().parse_intermixed_args([*COMMON, "--out", str(tmp_path)])
     with program.locked(tmp_path), pytest.raises(ValueError, match="in use by a sweep"):
         program.sweep(args)
+
+
+def test_the_sweep_of_the_documentation_composes() -> None:
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    [line] = [line for line in page.splitlines() if line.startswith("python -m scripts.sweep")]
+    args = program.arguments().parse_intermixed_args(shlex.split(line)[3:])
+    assert (args.trials, args.workers) == (6, 2)
+    fixed, searched = search_space(args.options)
+    assert sorted(searched) == ["aligner.dropout", "module.learning_rate"]
+    register()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        assert compose("train", fixed).data.source.fold == "dev"
 
 
 def test_several_processes_are_one_torchrun() -> None:
