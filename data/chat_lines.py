@@ -290,7 +290,7 @@ def _name(body: Mapping[str, Any], name: str) -> str | None:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise BrokenError("field of another type", f"{name} is {value!r:.40}, expected a text")
+    raise BrokenError("field of another type", f"{name} is {type(value).__name__}, not a text")
 
 
 def _tokens(body: Mapping[str, Any]) -> int | None:

@@ -58,7 +58,7 @@ class ChatLog:
 
     A line that cannot be used is counted by its reason (``log.broken``); nothing else is left out.
     Verbatim repeats stay: an exact cache would save them. Requests that share a conversation or a
-    picture, or repeat a text without one in the same scope, are in the same split.
+    picture, or repeat a text without one, are in the same split.
 
     Args:
         path: The log.
@@ -237,7 +237,7 @@ def _parts(line: ChatLine) -> set[Hashable]:
     if line.conversation is not None:
         parts.add(("conversation", line.conversation))
     if line.picture is None:
-        parts.add(("text", line.scope_digest, normalised(line.text)))
+        parts.add(("text", normalised(line.text)))
     return parts
 
 

@@ -55,7 +55,7 @@ class PictureSources:
         self.kept = cache_folder() / "pictures" if kept is None else Path(kept)
         self.allow_hosts, self.seconds, self.resolve = tuple(allow_hosts), seconds, resolve
         self.max_bytes = int(max_mb * 1e6)
-        self._dead: dict[str, BrokenError] = {}  # of this process: asked once, also in vain
+        self._dead: dict[str, tuple[str, str]] = {}  # of this process: asked once, also in vain
 
     def load(self, url: str, folder: Path) -> tuple[str, Path]:
         """Return the SHA-256 of a picture in hex, and the file that keeps it.
@@ -107,7 +107,7 @@ class PictureSources:
 
     def _fetched(self, url: str) -> tuple[str, Path]:
         if url in self._dead:
-            raise self._dead[url]
+            raise BrokenError(*self._dead[url])
         known = self.kept / "urls" / hashlib.sha256(url.encode("utf-8", "replace")).hexdigest()
         try:
             checked_url(url, self.allow_hosts)
@@ -124,7 +124,7 @@ class PictureSources:
                 )
             )
         except BrokenError as error:
-            self._dead[url] = error
+            self._dead[url] = error.reason, error.detail
             raise
         _write(known, found[0].encode())
         return found

@@ -59,7 +59,10 @@ def fetch(
         content, location = _get(parts, host, port, address, max_bytes, seconds)
         if location is None:
             return content
-        url = urljoin(url, location)
+        try:
+            url = urljoin(url, location)
+        except ValueError as error:
+            raise BrokenError(DEAD, f"{host} redirects to no URL") from error
         if checked_url(url, allow_hosts)[1] != host:
             raise BrokenError(NOT_ALLOWED, f"{host} redirects to another host")
     raise BrokenError(DEAD, f"more than {REDIRECTS} redirects")
@@ -94,7 +97,7 @@ def _is_public(address: str) -> bool:
         inside += [ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)] if ip in NAT64 else []
     return (
         ip.is_global
-        and not (ip.is_multicast or ip.is_reserved)
+        and not (ip.is_multicast or ip.is_reserved or getattr(ip, "is_site_local", False))
         and all(_is_public(str(part)) for part in inside)
     )
 
@@ -105,7 +108,7 @@ def checked_url(url: str, allow_hosts: Collection[str]) -> tuple[SplitResult, st
         parts = urlsplit(url)
         host, port = (parts.hostname or "").rstrip("."), parts.port
     except ValueError as error:
-        raise BrokenError(NOT_ALLOWED, f"{url[:80]!r} is no URL") from error
+        raise BrokenError(NOT_ALLOWED, "it is no URL") from error
     if parts.scheme not in PORTS:
         raise BrokenError(NOT_ALLOWED, f"{parts.scheme} is neither http nor https")
     usual = PORTS[parts.scheme]
@@ -115,7 +118,7 @@ def checked_url(url: str, allow_hosts: Collection[str]) -> tuple[SplitResult, st
     if not host or not (named in allowed or (port == usual and host in allowed)):
         raise BrokenError(NOT_ALLOWED, f"{host if port == usual else named} is not in allow_hosts")
     if parts.username is not None or any(ord(c) <= 32 or ord(c) > 126 for c in url):
-        raise BrokenError(NOT_ALLOWED, f"{url[:80]!r} has a password, a space or no ASCII in it")
+        raise BrokenError(NOT_ALLOWED, f"{host}: a password, a space or no ASCII in the URL")
     return parts, host, port
 
 

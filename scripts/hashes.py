@@ -68,6 +68,7 @@ def compare(
     """
     train, test = trained_on(encoders, source, args.rows), encoders.split(source, "test")
     labels, classes = Labels.of(test.requests), Labels.of(train.requests).group
+    labels.require_one_scope("mAP over a database")
     asked, database = between_pictures(labels, args.queries)
     groups = labels.group[asked], labels.group[database]
     log.info(

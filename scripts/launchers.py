@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-REPORT = "report.json"
+REPORT, OUTPUT = "report.json", "output.txt"  # in a trial's folder
+BEGIN = "# trial begins"  # a line of the output at each start
 
 Launch = Callable[[Sequence[str], Path, int], int]  # (command, folder, worker) -> exit status
 
@@ -19,19 +20,23 @@ class LauncherError(ValueError):
     """A launcher that cannot start; the message says what to install or give."""
 
 
-def run_here(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+def run_here(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], cwd: str | None = None
+) -> int:
     """Run a trial with its output in its folder, once nobody else runs it; return its exit status.
 
     A sweep that is killed leaves its trials running: each holds the lock of its folder, and who
     wants to go on with it waits for its end.
     """
-    with (folder / "lock").open("a") as lock, (folder / "output.txt").open("ab") as output:
+    with (folder / "lock").open("a") as lock, (folder / OUTPUT).open("ab") as output:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / REPORT).is_file():  # it ended meanwhile
             return 0
+        output.write(f"{BEGIN}\n".encode())
+        output.flush()
         done = subprocess.run(
             command, stdout=output, stderr=output, env={**os.environ, **environment},
-            pass_fds=[lock.fileno()],
+            pass_fds=[lock.fileno()], cwd=cwd,
         )  # fmt: skip
         return done.returncode
 
@@ -41,6 +46,8 @@ def local(workers: int, processes: int) -> Launch:
     import torch
 
     gpus = torch.cuda.device_count()
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = given.split(",") if given else [str(number) for number in range(gpus)]
     if 0 < gpus < workers * processes:
         raise LauncherError(
             f"{workers} workers of {processes} processes need {workers * processes} GPUs, this "
@@ -49,10 +56,10 @@ def local(workers: int, processes: int) -> Launch:
     threads = max(1, (os.cpu_count() or 1) // (workers * processes))
 
     def launch(command: Sequence[str], folder: Path, worker: int) -> int:
-        mine = range(worker * processes, (worker + 1) * processes)
-        share = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, mine))} if gpus else {}
-        given = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", **share}
-        return run_here(command, folder, given)
+        mine = devices[worker * processes : (worker + 1) * processes]
+        share = {"CUDA_VISIBLE_DEVICES": ",".join(mine)} if gpus else {}
+        cores = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+        return run_here(command, folder, cores | share)
 
     return launch
 
@@ -70,13 +77,16 @@ def on_ray(workers: int, processes: int) -> Launch:
     remote = ray.remote(max_retries=0, **wanted)(run_here)
 
     def launch(command: Sequence[str], folder: Path, worker: int) -> int:
-        return int(ray.get(remote.remote(list(command), folder, {})))
+        return int(ray.get(remote.remote(list(command), folder, dict(os.environ), os.getcwd())))
 
     return launch
 
 
 def on_slurm(workers: int, processes: int) -> Launch:
-    """Return a launcher of Slurm jobs; SBATCH_PARTITION and its like are Slurm's own settings."""
+    """Return a launcher of Slurm jobs of one node, with a GPU for each process.
+
+    SBATCH_PARTITION and its like are Slurm's own settings.
+    """
     try:
         import submitit
     except ImportError as error:
@@ -85,7 +95,7 @@ def on_slurm(workers: int, processes: int) -> Launch:
         ) from error
 
     def launch(command: Sequence[str], folder: Path, worker: int) -> int:
-        executor = submitit.AutoExecutor(folder=folder / "slurm")
+        executor = submitit.AutoExecutor(folder=folder / "slurm", cluster="slurm")
         executor.update_parameters(
             name="keynet-trial", gpus_per_node=processes, cpus_per_task=processes * 4,
             timeout_min=24 * 60,

@@ -66,6 +66,8 @@ def drift(
     train = trained_on(encoders, source, args.rows)
     splits = {name: encoders.split(source, name) for name in ("calibration", "test")}
     labels = {name: Labels.of(rows.requests) for name, rows in splits.items()}
+    for found in labels.values():
+        found.require_one_scope("drift of a modality")
     head = joint_hash(train, BITS, args.seed, losses)
     logits = {name: head.logits(rows.image, rows.text) for name, rows in splits.items()}
     records = []

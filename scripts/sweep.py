@@ -7,6 +7,7 @@ killed, the same command goes on: ended trials stay, and those that were running
 """
 
 import argparse
+import importlib.util
 import json
 import shlex
 import sys
@@ -14,6 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+if importlib.util.find_spec("optuna") is None:
+    sys.exit("error: sweeps need Optuna: pip install 'keynet-cache[sweep]'")
 
 import optuna
 from hydra import compose, initialize_config_dir
@@ -33,6 +37,7 @@ from scripts.trials import SweepError, Trials
 
 CONF = Path(__file__).parents[1] / "conf"
 SETTINGS = "sweep.json"
+FOLD = "data.source.fold"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -60,20 +65,26 @@ def sweep(args: argparse.Namespace) -> None:
     for name in ("trials", "workers", "processes"):
         if getattr(args, name) < 1:
             raise SweepError(f"--{name} {getattr(args, name)}: expected 1 or more")
+    args.out = args.out.resolve()
     fixed, searched = search_space(args.options)
-    first = [f"{key}={_any_of(one)}" for key, one in searched.items()]
-    cfg = _composed([*fixed, *first])
-    if OmegaConf.select(cfg, "data.source.fold") == "test":
+    cfg = _composed([*fixed, *(f"{key}={_any_of(one)}" for key, one in searched.items())])
+    fold = OmegaConf.select(cfg, FOLD)
+    if FOLD in searched or fold not in ("dev", None):
         raise SweepError(
-            "a sweep chooses by what it measures, and data.source.fold=test is what is reported; "
-            "give data.source.fold=dev, and train the best options with fold=test"
+            f"a sweep chooses by what it measures, and {FOLD}=test is what is reported; give "
+            f"{FOLD}=dev, and train the best options with fold=test"
         )
+    if fold is None:
+        print("this data has no development fold: options are tuned on its test split; report "
+              "them on other data", file=sys.stderr)  # fmt: skip
     with locked(args.out):
         study = opened(args, searched)
         launch = LAUNCHERS[args.launcher](args.workers, args.processes)
-        Trials(args, study, fixed, searched, launch).run()
-        tried = study.get_trials(deepcopy=False)
-        write_trials(args.out, tried, args.metric, " ".join(["python", *sys.argv]))
+        try:
+            Trials(args, study, fixed, searched, launch).run()
+        finally:
+            tried = study.get_trials(deepcopy=False)
+            write_trials(args.out, tried, args.metric, " ".join(["python", *sys.argv]))
         best = study.best_trial
     options = [*fixed, *chosen_options(best.params)]
     print(f"best: trial {best.number}, {args.metric} {best.value:.4g}")

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from keynet.evaluation.report import read_report
 from keynet.evaluation.trial_report import FOLDER, WHY
 from keynet.training.search_space import chosen_options
-from scripts.launchers import REPORT, Launch, command_of
+from scripts.launchers import BEGIN, OUTPUT, REPORT, Launch, command_of
 
 FAILURES = 3  # one after another, after which no more trials are started
 
@@ -66,6 +66,7 @@ class Trials:
                     one.result()
             except KeyboardInterrupt:  # which the trials of this machine get, too
                 self._stopped = True
+                self._say("stopping; trials that run on other machines are waited for")
                 raise SweepError("stopped; the same command goes on") from None
         if self._failures >= FAILURES:
             last = self._of(TrialState.FAIL)[-1]
@@ -90,10 +91,13 @@ class Trials:
             self._say(f"trial {trial.number}: {' '.join(chosen)}")
             folder.mkdir(parents=True, exist_ok=True)
             options = [*self._fixed, *chosen, f"run_dir={folder.resolve()}"]
-            status = self._launch(command_of(options, self._args.processes), folder, worker)
+            try:
+                status = self._launch(command_of(options, self._args.processes), folder, worker)
+                value, why = self._figure(folder, status)
+            except Exception as error:  # a launcher's own, as of a job that was cancelled
+                value, why = None, " ".join(f"{type(error).__name__}: {error}".split())
             if self._stopped:
                 return
-            value, why = self._figure(folder, status)
             with self._lock:
                 self._tell(trial, value, why)
 
@@ -127,8 +131,9 @@ class Trials:
     def _figure(self, folder: Path, status: int) -> tuple[float | None, str]:
         """Return what a trial reached, or why it reached nothing."""
         if status:
-            lines = (folder / "output.txt").read_text("utf-8", "replace").strip().splitlines()
-            return None, lines[-1] if lines else f"exit status {status}, without a word"
+            lines = (folder / OUTPUT).read_text("utf-8", "replace").strip().splitlines()
+            last = lines[-1] if lines and not lines[-1].startswith(BEGIN) else "without a word"
+            return None, last if status == 1 else f"exit status {status}: {last}"
         args, name = self._args, OmegaConf.load(folder / "config.yaml").get("name")
         wanted = (name, args.metric, args.subset, args.bits)
         found = [

@@ -173,8 +173,8 @@ def base_of_family(family: NDArray[np.str_]) -> NDArray[np.str_]:
 
 
 def units(labels: Labels) -> Ints:
-    """Picture, or exact text where there is none: queries of one unit are not independent."""
-    by_text: Ints = np.where(labels.picture >= 0, labels.picture, -2 - _codes(labels.exact))
+    """Picture, or text where there is none: queries of one unit are not independent."""
+    by_text: Ints = np.where(labels.picture >= 0, labels.picture, -2 - _codes(labels.content))
     return by_text
 
 

@@ -51,12 +51,16 @@ def serve(keys: Floats, labels: Labels, cut: Cut) -> Served:
 
 
 def chr_curve(served: Served) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Share of queries served and precision among them, at each threshold from strict to loose."""
+    """Share of queries served and precision among them, at each threshold from strict to loose.
+
+    Queries whose scope has nothing in the store are never served: coverage ends below 1.
+    """
     order = np.argsort(-served.similarity, kind="stable")
+    order = order[np.isfinite(served.similarity[order])]
     sims = served.similarity[order]
     count = np.flatnonzero(np.append(sims[1:] < sims[:-1], True)) + 1 if len(sims) else np.zeros(0)
     correct = np.cumsum(served.correct[order])[count.astype(np.int64) - 1]
-    return count / max(len(sims), 1), correct / np.maximum(count, 1)
+    return count / max(len(served.similarity), 1), correct / np.maximum(count, 1)
 
 
 def fixed_store_records(

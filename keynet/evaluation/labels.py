@@ -35,6 +35,7 @@ class Labels:
         response: The true answer.
         modalities: ``image+text``, ``image`` or ``text``.
         tokens: Of prompt and answer together, from tag ``tokens``; 0 where not given.
+        content: Digest of image bytes and text, in whatever scope.
         exact: Digest of scope, image bytes and text; equal = verbatim repeat.
     """
 
@@ -51,6 +52,7 @@ class Labels:
     response: Strings
     modalities: Strings
     tokens: Ints
+    content: Strings
     exact: Strings
 
     def __len__(self) -> int:
@@ -59,6 +61,14 @@ class Labels:
     def take(self, index: NDArray[np.generic]) -> Labels:
         """Labels of the requests at ``index`` (integers or a mask)."""
         return Labels(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+    def require_one_scope(self, what: str) -> None:
+        """Raise ValueError where requests of the same modalities have several scopes."""
+        if len(set(self.scope.tolist())) > len(set(self.modalities.tolist())):
+            raise ValueError(
+                f"{what} compares all requests, and these have several scopes (models, tenants, "
+                "system prompts); give data of one scope, or judge it with scripts.evaluate"
+            )
 
     @staticmethod
     def of(requests: Sequence[Request]) -> Labels:
@@ -80,6 +90,7 @@ class Labels:
             for r in requests
         ]
         scopes = [scope_digest(r.scope, r.image is not None, r.text is not None) for r in requests]
+        content = [_digest(r) for r in requests]
         return Labels(
             group=_numbers([f"{s} {r.group}" for s, r in zip(scopes, requests, strict=True)]),
             scope=strings(scopes),
@@ -94,7 +105,8 @@ class Labels:
             response=strings([r.response for r in requests]),
             modalities=strings([r.modalities for r in requests]),
             tokens=np.array([int(value or 0) for value in tag("tokens")], dtype=np.int64),
-            exact=strings([f"{s} {_digest(r)}" for s, r in zip(scopes, requests, strict=True)]),
+            content=strings(content),
+            exact=strings([f"{s} {c}" for s, c in zip(scopes, content, strict=True)]),
         )
 
 

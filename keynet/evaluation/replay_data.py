@@ -49,11 +49,13 @@ class ReplayData:
         """Return the requests of a data source.
 
         Raises:
-            ValueError: It has no requests with image and text in one of the splits.
+            ValueError: It has no requests with image and text in one of the splits, or several
+                scopes.
         """
         requests = {split: source.requests(split) for split in SPLITS}
         labels = {split: Labels.of(found) for split, found in requests.items()}
         for split, found in labels.items():
+            found.require_one_scope("a replay of traces")
             if not (found.modalities == "image+text").any():
                 raise ValueError(
                     f"data {source.name} has no requests with image and text in its {split} split; "

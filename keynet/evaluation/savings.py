@@ -55,9 +55,10 @@ def savings_lines(records: Iterable[Record]) -> tuple[str, ...]:
         saved = f"{round(answered.value * answered.n):,} requests"
         if tokens is not None and tokens.value is not None:
             saved += f" and {tokens.value:,.0f} tokens ({tokens.note})"
+        wrong = "" if wrongly.value is None else f"; {100 * wrongly.value:.2f} % of all it serves"
         lines.append(
             f"At {100 * float(budget):g} % false hits a cache with {method}'s key would have "
-            f"answered {100 * answered.value:.1f} % of these {answered.n:,} requests, saving "
-            f"{saved}; {100 * (wrongly.value or 0):.2f} % of its answers would have been wrong."
+            f"answered {100 * answered.value:.1f} % of these {answered.n:,} requests rightly, "
+            f"saving {saved}{wrong and wrong + ' would have been wrong'}."
         )
     return tuple(lines)

@@ -57,9 +57,7 @@ def trial_grid(ended: Sequence[FrozenTrial], metric: str) -> Grid:
             (
                 Cell("failed" if trial.value is None else f"{trial.value:.4g}"),
                 *(Cell(_short(trial.params.get(name))) for name in names),
-                Cell(
-                    "" if trial.duration is None else f"{trial.duration.total_seconds() / 60:.1f}"
-                ),
+                Cell(_minutes(trial)),
             ),
         )
         for trial in sorted(ended, key=lambda one: (one.value is None, one.number))

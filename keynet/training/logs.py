@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from pytorch_lightning.loggers import CSVLogger, Logger, WandbLogger
 from keynet.evaluation.records import Record
 
 MODES = ("offline", "online")
+ID = "wandb_id"  # in the run directory: a run that goes on logs on, and no other
 
 
 def loggers(settings: Mapping[str, Any] | None, run: Path, config: Any) -> list[Logger]:
@@ -37,15 +38,17 @@ def loggers(settings: Mapping[str, Any] | None, run: Path, config: Any) -> list[
         raise ModuleNotFoundError(
             "logger=wandb needs Weights & Biases: pip install 'keynet-cache[wandb]'"
         ) from error
-    place = run.resolve()
+    kept = run / ID
+    if not kept.is_file():
+        kept.write_text(secrets.token_hex(8))
     found.append(
         WandbLogger(
-            name="/".join(place.parts[-3:]),
+            name="/".join(run.resolve().parts[-3:]),
             save_dir=run,
             project=settings["project"],
             entity=settings["entity"],
             offline=settings["mode"] == "offline",
-            id=hashlib.sha256(str(place).encode()).hexdigest()[:16],
+            id=kept.read_text(),
             resume="allow",
             config=config,
         )
@@ -54,7 +57,10 @@ def loggers(settings: Mapping[str, Any] | None, run: Path, config: Any) -> list[
 
 
 def log_report(logs: Sequence[Logger], records: Sequence[Record], run: Path) -> None:
-    """Log a report's figures, its curve and its page, and end the logging."""
+    """Log a report's figures and its curve, and end the logging.
+
+    Not its page, which shows requests: they may be private.
+    """
     for one in logs:
         if not isinstance(one, WandbLogger):
             continue
@@ -68,8 +74,5 @@ def log_report(logs: Sequence[Logger], records: Sequence[Record], run: Path) -> 
             if r.value is not None
         }
         one.experiment.summary.update(figures)
-        page = (run / "report.html").read_text(encoding="utf-8")
-        one.experiment.log(
-            {"curve": wandb.Image(str(run / "curve.png")), "report": wandb.Html(page, inject=False)}
-        )
+        one.experiment.log({"curve": wandb.Image(str(run / "curve.png"))})
         one.experiment.finish()

@@ -13,7 +13,15 @@ import pytest
 
 from data import picture_urls
 from data.broken_lines import BrokenError
-from data.picture_urls import DEAD, NOT_ALLOWED, PRIVATE, TOO_LARGE, fetch, public_address
+from data.picture_urls import (
+    DEAD,
+    NOT_ALLOWED,
+    PRIVATE,
+    TOO_LARGE,
+    checked_url,
+    fetch,
+    public_address,
+)
 
 HOST = "pictures.test"
 
@@ -92,13 +100,19 @@ def test_content_comes_from_the_checked_address_under_the_name_of_the_host(port:
     [
         ("/missing", DEAD), ("/cut", DEAD), ("/large", TOO_LARGE), ("/said", TOO_LARGE),
         ("/to//to//to//to//good?size=2", DEAD), ("/to/http://127.0.0.1/secret", NOT_ALLOWED),
-        ("/to/ftp://pictures.test/x", NOT_ALLOWED),
+        ("/to/ftp://pictures.test/x", NOT_ALLOWED), ("/to/http://[::1", DEAD),
     ],
 )  # fmt: skip
 def test_what_is_refused(port: int, path: str, reason: str) -> None:
     with pytest.raises(BrokenError) as error:
         get(port, path)
     assert error.value.reason == reason
+
+
+def test_a_password_is_not_repeated() -> None:
+    with pytest.raises(BrokenError, match="a password") as error:
+        checked_url("https://someone:secret@pictures.test/x", ["pictures.test"])
+    assert "secret" not in str(error.value) and "someone" not in str(error.value)
 
 
 def test_a_redirect_within_the_host_is_followed(port: int) -> None:
@@ -146,7 +160,8 @@ def test_this_machine_is_refused_without_an_injected_resolver(port: int) -> None
     "address",
     [
         "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
-        "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "::1", "fe80::1", "fc00::1", "ff02::1",
+        "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "::1", "fe80::1", "fec0::1", "fc00::1",
+        "ff02::1",
         "::ffff:10.0.0.1", "2002:7f00:1::", "64:ff9b::a9fe:a9fe",
         "2001:0:7f00:1::",
     ],

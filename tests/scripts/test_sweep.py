@@ -16,7 +16,8 @@ from keynet.evaluation.report import read_report
 from keynet.training.config import register
 from keynet.training.search_space import search_space
 from scripts import sweep as program
-from scripts.launchers import LAUNCHERS, LauncherError, command_of, local
+from scripts.launchers import BEGIN, LAUNCHERS, LauncherError, command_of, local
+from scripts.trials import SweepError
 
 ROOT = Path(__file__).parents[2]
 # In the place of train.py: takes its options, and may fail or be alone for a while.
@@ -153,6 +154,7 @@ def test_an_interrupt_ends_it_and_the_same_command_goes_on(
     [
         (["--trials", "0", *COMMON], "--trials 0: expected 1 or more"),
         (["experiment=demo", RATE], "data.source.fold=test is what is reported"),
+        (["experiment=demo", "data.source.fold=choice(dev,test)"], "is what is reported"),
         (["experiment=demo", "data.source.fold=dev"], "nothing is searched"),
     ],
 )
@@ -188,6 +190,19 @@ def test_the_sweep_of_the_documentation_composes() -> None:
         assert compose("train", fixed).data.source.fold == "dev"
 
 
+def test_what_a_launcher_raises_is_the_failure_of_its_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(command: object, folder: Path, worker: int) -> int:
+        raise RuntimeError("job 7 was cancelled")
+
+    monkeypatch.setitem(LAUNCHERS, "local", lambda workers, processes: launch)
+    args = program.arguments().parse_intermixed_args([*COMMON, "--out", str(tmp_path)])
+    with pytest.raises(SweepError, match="said: RuntimeError: job 7 was cancelled"):
+        program.sweep(args)
+    assert len(read_report(tmp_path / "report.json")) == 3
+
+
 def test_several_processes_are_one_torchrun() -> None:
     command = command_of(["steps=50"], 2)
     assert command[1:5] == [
@@ -204,7 +219,11 @@ def test_workers_share_gpus_and_none_is_shared(
     told = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
     for worker in (0, 1):
         assert launch([sys.executable, "-c", told], tmp_path, worker) == 0
-    assert (tmp_path / "output.txt").read_text() == "0,1\n2,3\n"
+    told_by = (tmp_path / "output.txt").read_text().splitlines()
+    assert told_by == [BEGIN, "0,1", BEGIN, "2,3"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")  # a scheduler's
+    assert local(2, 2)([sys.executable, "-c", told], tmp_path, 1) == 0
+    assert (tmp_path / "output.txt").read_text().splitlines()[-1] == "6,7"
     with pytest.raises(LauncherError, match="3 workers of 2 processes need 6 GPUs"):
         local(3, 2)
 

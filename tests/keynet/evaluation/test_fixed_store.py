@@ -100,3 +100,12 @@ def test_curve_serves_ties_together() -> None:
     assert coverage.tolist() == [0.25, 1.0]
     assert precision.tolist() == [1.0, 0.5]
     assert [len(a) for a in chr_curve(served([], [], []))] == [0, 0]
+
+
+def test_what_has_nothing_in_its_scope_is_never_served() -> None:
+    found = served(
+        [0.9, 0.8, -np.inf, -np.inf], [True, True, False, False], [True] * 2 + [False] * 2
+    )
+    coverage, precision = chr_curve(found)
+    assert coverage.tolist() == [0.25, 0.5]
+    assert precision.tolist() == [1, 1]

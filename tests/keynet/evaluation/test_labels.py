@@ -39,6 +39,10 @@ def test_requests_of_two_scopes_are_not_equivalent_whatever_their_group() -> Non
     assert labels.group.tolist() == [0, 1, 2, 0]
     assert len(set(labels.scope.tolist())) == 3
     assert len(set(labels.exact.tolist())) == 3
+    assert len(set(labels.content.tolist())) == 1
+    with pytest.raises(ValueError, match="a replay compares all requests"):
+        labels.require_one_scope("a replay")
+    labels.take(np.array([0, 3])).require_one_scope("a replay")
 
 
 def test_exact_is_verbatim_identity(tmp_path: Path) -> None:

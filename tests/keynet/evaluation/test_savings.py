@@ -38,8 +38,9 @@ def test_passes_of_each_pattern_of_modalities_add_up() -> None:
     assert (wrongly.metric, wrongly.value, wrongly.n) == ("answered_wrongly_at_0.01", 0.25, 4)
     assert (tokens.metric, tokens.value, tokens.n) == ("tokens_saved_at_0.01", 10 + 20 + 60, 3)
     assert savings_lines(records) == (
-        "At 1 % false hits a cache with mine's key would have answered 50.0 % of these 6 requests, "
-        "saving 3 requests and 90 tokens (of 210); 25.00 % of its answers would have been wrong.",
+        "At 1 % false hits a cache with mine's key would have answered 50.0 % of these 6 requests "
+        "rightly, saving 3 requests and 90 tokens (of 210); 25.00 % of all it serves would have "
+        "been wrong.",
     )
 
 
