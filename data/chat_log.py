@@ -158,6 +158,9 @@ class ChatLog:
         )
         for contradiction in groups.doubt.contradictions:
             logger.warning("%s: %s", self.path, contradiction)
+        if unread:
+            fields = ", ".join(f"{name} ({count:,})" for name, count in unread.most_common())
+            logger.warning("%s: fields that are not read, in how many lines: %s", self.path, fields)
         requests = [
             replace(request, group=group, intent=intent)
             for request, group, intent in zip(requests, groups.group, groups.intent, strict=True)
@@ -186,9 +189,22 @@ class ChatLog:
             raise ValueError(f"{self.path} is empty; expected one JSON object a line")
         message = f"{self.path}: {len(broken):,} of {lines:,} lines are broken: {broken.summary()}"
         if len(broken) > MOST_BROKEN * lines:
-            raise ValueError(f"{message}; more than half, mend the log")
+            raise ValueError(f"{message}; more than half{_format_hint(self.path)}; mend the log")
         if broken:
             logger.warning("%s", message)
+
+
+def _format_hint(path: Path) -> str:
+    """Return what a file looks like that is no log; nothing where it may be one."""
+    with path.open("rb") as file:
+        start = file.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
+    if start.startswith(b"\x1f\x8b"):
+        return ": it is gzip, unpack it"
+    if start.startswith(b"["):
+        return ": it is one array, write one object a line"
+    if not start.startswith(b"{"):
+        return ': expected JSON lines such as {"messages": [...], "response": "..."}'
+    return ""
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
@@ -265,6 +281,8 @@ def _verdicts(path: Path, requests: Sequence[Request]) -> list[Verdict]:
             if name not in number_of or name in several:
                 what = "several requests have" if name in several else "no usable line has"
                 raise ValueError(f"{path}, line {place}: {what} the id {name!r}; give another")
+        if same is None:  # not labelled yet
+            continue
         if not isinstance(same, bool):
             raise ValueError(f"{path}, line {place}: same={same!r}, expected true or false")
         verdicts.append((number_of[a], number_of[b], same))

@@ -50,6 +50,7 @@ class Doubt:
         judged: Pairs that the judge or a user decided.
         joined: Of these, equivalent.
         answered_otherwise: Requests whose answer is not the commonest of the same request.
+        examples: Of these pairs two requests each, those of most requests first.
         contradictions: What labels say against each other or against the rules, one line each.
     """
 
@@ -58,6 +59,7 @@ class Doubt:
     judged: int
     joined: int
     answered_otherwise: int
+    examples: tuple[Pair, ...]
     contradictions: tuple[str, ...]
 
 
@@ -136,6 +138,10 @@ def group_requests(
     doubtful |= {node for block in unseen for node in block}
     size = Counter(node_of.values())
     intent = _intents(asked, root)
+
+    def weight(pair: Pair) -> int:
+        return -size[pair[0]] - size[pair[1]]
+
     otherwise = sum(
         normalised(requests[line].response) != one.answer for one in asked for line in one.lines
     )
@@ -148,6 +154,7 @@ def group_requests(
             judged=judged + len(verdicts),
             joined=len(same),
             answered_otherwise=otherwise,
+            examples=tuple(candidates[pair] for pair in sorted(undecided, key=weight)),
             contradictions=tuple(contradictions),
         ),
     )

@@ -54,13 +54,13 @@ def profile(requests: Sequence[Request]) -> list[Figure]:
     scopes = [scope_digest(r.scope, r.image is not None, r.text is not None) for r in requests]
     modalities = Counter(r.modalities for r in requests)
     languages = Counter(r.tags["language"] for r in requests if "language" in r.tags)
-    groups = Counter(r.group for r in requests)
     images = {image_identity(r): r.image for r in requests if r.image is not None}
     sizes = [size for image in images.values() if (size := _size(image)) is not None]
     lengths = [len(text) for text in {r.text for r in requests if r.text is not None}]
     scoped = list(zip(scopes, requests, strict=True))
     verbatim = [(scope, image_identity(r), r.text) for scope, r in scoped]
     equivalent = [(scope, r.group) for scope, r in scoped]
+    groups = Counter(equivalent)
     return [
         Figure("requests", n, n, "requests"),
         *(share(name, modalities[name]) for name in ("image+text", "image", "text")),
@@ -73,7 +73,7 @@ def profile(requests: Sequence[Request]) -> list[Figure]:
         count("texts", [r.text for r in requests]),
         Figure("text_characters_p50", _median(lengths), len(lengths), "characters"),
         Figure("text_characters_most", max(lengths, default=None), len(lengths), "characters"),
-        count("groups", [r.group for r in requests]),
+        count("groups", [one for one in equivalent if one[1] is not None]),
         share("in_groups_of_several", sum(k for k in groups.values() if k > 1)),
         *_saved(EXACT, verbatim, requests),
         *_saved(ORACLE, equivalent, requests),

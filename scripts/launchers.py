@@ -35,10 +35,15 @@ def run_here(
         output.write(f"{BEGIN}\n".encode())
         output.flush()
         done = subprocess.run(
-            command, stdout=output, stderr=output, env={**os.environ, **environment},
+            command, stdout=output, stderr=output, env={**_environment(), **environment},
             pass_fds=[lock.fileno()], cwd=cwd,
         )  # fmt: skip
         return done.returncode
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment, for a trial that says in one line what was wrong."""
+    return {k: v for k, v in os.environ.items() if k != "HYDRA_FULL_ERROR"}
 
 
 def local(workers: int, processes: int) -> Launch:
@@ -77,7 +82,7 @@ def on_ray(workers: int, processes: int) -> Launch:
     remote = ray.remote(max_retries=0, **wanted)(run_here)
 
     def launch(command: Sequence[str], folder: Path, worker: int) -> int:
-        return int(ray.get(remote.remote(list(command), folder, dict(os.environ), os.getcwd())))
+        return int(ray.get(remote.remote(list(command), folder, _environment(), os.getcwd())))
 
     return launch
 

@@ -4,6 +4,7 @@ For a chat log also which lines are broken and why, and how far its groups are i
 any data source: data=emoji.
 """
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,9 @@ NOTES = (
 
 def run(cfg: DictConfig) -> None:
     """Read, count, print, write."""
+    for name in ("pairs", "doubt"):
+        if cfg[name] is not None and Path(cfg[name]).exists():
+            raise ValueError(f"{name}={cfg[name]} is there already; give another name, or move it")
     source: Source = instantiate(cfg.data.source)
     log = getattr(source, "log", None)
     log = log if isinstance(log, Log) else None
@@ -61,6 +65,11 @@ def run(cfg: DictConfig) -> None:
     if cfg.pairs is not None:
         count = write_triples(training_triples(requests["train"], cfg.seed), Path(cfg.pairs))
         print(f"pairs:  {cfg.pairs}, {count:,} lines")
+    if cfg.doubt is not None:
+        if log is None:
+            raise ValueError("doubt is of a chat log's groups; give data=chat_log")
+        count = write_doubt(log, Path(cfg.doubt))
+        print(f"doubt:  {cfg.doubt}, {count:,} pairs to label")
     print(f"report: {out / 'report.json'}")
 
 
@@ -87,6 +96,23 @@ def shown(figure: Figure) -> str:
     if figure.value is None:
         return "-"
     return f"{100 * figure.value:.1f}" if figure.unit == "share" else f"{figure.value:,.0f}"
+
+
+def write_doubt(log: Log, path: Path) -> int:
+    """Write the pairs in doubt as JSON lines to be labelled, and return how many.
+
+    ``{"a": ID, "b": ID, "same": null, "a_text": TEXT, "b_text": TEXT, "answer": TEXT}``; a label
+    counts for all requests with these two texts and this answer.
+    """
+    with path.open("w", encoding="utf-8") as file:
+        for pair in log.doubt.examples:
+            a, b = (log.requests[number] for number in pair)
+            line = {
+                "a": a.tags["id"], "b": b.tags["id"], "same": None,
+                "a_text": a.text, "b_text": b.text, "answer": a.response,
+            }  # fmt: skip
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    return len(log.doubt.examples)
 
 
 def broken_grid(name: str, log: Log) -> Grid:

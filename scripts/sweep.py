@@ -44,7 +44,7 @@ def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m scripts.sweep", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )  # fmt: skip
     parser.add_argument("options", nargs="+", help="of train.py; sweeps are searched")
     parser.add_argument("--trials", type=int, default=20, help="that end well, in all")

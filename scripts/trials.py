@@ -94,6 +94,8 @@ class Trials:
             try:
                 status = self._launch(command_of(options, self._args.processes), folder, worker)
                 value, why = self._figure(folder, status)
+            except SweepError:  # no trial will do better
+                raise
             except Exception as error:  # a launcher's own, as of a job that was cancelled
                 value, why = None, " ".join(f"{type(error).__name__}: {error}".split())
             if self._stopped:
@@ -141,7 +143,14 @@ class Trials:
             if (one.method, one.metric, one.subset, one.bits) == wanted
         ]  # fmt: skip
         if len(found) != 1:
-            return None, f"{REPORT} has {len(found)} figures {args.metric} of subset {args.subset}"
+            records = [one for one in read_report(folder / REPORT) if one.method == name]
+            names = sorted({one.metric for one in records if one.subset == args.subset})
+            subsets, bits = sorted({one.subset for one in records}), {one.bits for one in records}
+            raise SweepError(
+                f"{folder / REPORT} has {len(found)} figures of metric {args.metric}, subset "
+                f"{args.subset}, bits {args.bits}; it has the metrics {', '.join(names) or 'none'} "
+                f"there, the subsets {', '.join(subsets)}, the bits {bits}; give another --out too"
+            )
         return found[0].value, f"{args.metric} is n/a: {found[0].note}"
 
     def _folder(self, trial: Trial | FrozenTrial) -> Path:

@@ -142,7 +142,7 @@ def judge(
     test_near = Neighbours.of(test_keys, test.scope)
     cal_slices = slices(cal)
     curve, passes = None, dict[float, Threshold]()
-    mains = dict[str, ReplayResult]()
+    mains, why = dict[str, ReplayResult](), "no slice is in both splits"
     for subset, index in slices(test).items():
         if subset not in cal_slices:
             continue
@@ -151,6 +151,7 @@ def judge(
         for budget, threshold in calibrated.items():
             main = budget == MAIN_BUDGET
             if threshold.value is None:
+                why = threshold.reason if main else why
                 records += not_available(sheet(subset), threshold, main)
                 continue
             result = replay(test_near, test.group, order, threshold.value)
@@ -161,7 +162,7 @@ def judge(
                 curve, worst_false = _replay_curve(result), _worst_false_hits(result)
         if subset == SINGLE_PASS:
             passes = calibrated
-    records += savings_records(sheet("all"), test, mains, MAIN_BUDGET)
+    records += savings_records(sheet("all"), test, mains, MAIN_BUDGET, why)
     for subset in POPULARITY:
         orders = zipf_orders(test, subset, settings)
         for budget, threshold in passes.items():

@@ -13,7 +13,7 @@ ANSWERED, WRONGLY, TOKENS = "answered_at_", "answered_wrongly_at_", "tokens_save
 
 
 def savings_records(
-    sheet: Sheet, labels: Labels, passes: Mapping[str, ReplayResult], budget: float
+    sheet: Sheet, labels: Labels, passes: Mapping[str, ReplayResult], budget: float, reason: str
 ) -> list[Record]:
     """Return what single passes of one budget come to together.
 
@@ -22,12 +22,13 @@ def savings_records(
         labels: Of all requests; what no pass has is asked upstream.
         passes: By subset; each pattern of modalities is a cache of its own.
         budget: Share of false hits among the served.
+        reason: Why there is no pass, where there is none.
     """
     both = bool((labels.modalities == "image+text").any())
     own = [SINGLE_PASS, *(f"{SINGLE_PASS}:{one}_only" for one in ("image", "text") if both)]
     found = [passes[subset] for subset in own if subset in passes]
     if not found:
-        return []
+        return [sheet.figure(f"{ANSWERED}{budget:g}", None, n=len(labels), note=reason)]
     hits, served = sum(one.hits for one in found), sum(one.num_served for one in found)
     records = [
         sheet.figure(f"{ANSWERED}{budget:g}", hits / len(labels), n=len(labels)),
@@ -47,9 +48,15 @@ def savings_lines(records: Iterable[Record]) -> tuple[str, ...]:
     by_metric = {(one.method, one.bits, one.metric): one for one in records}
     lines = []
     for (method, bits, metric), answered in by_metric.items():
-        if not metric.startswith(ANSWERED) or bits is not None or answered.value is None:
+        if not metric.startswith(ANSWERED) or bits is not None:
             continue
         budget = metric.removeprefix(ANSWERED)
+        if answered.value is None:
+            lines.append(
+                f"What a cache with {method}'s key would have answered at {100 * float(budget):g} "
+                f"% false hits is n/a: {answered.note}"
+            )
+            continue
         wrongly = by_metric[method, bits, f"{WRONGLY}{budget}"]
         tokens = by_metric.get((method, bits, f"{TOKENS}{budget}"))
         saved = f"{round(answered.value * answered.n):,} requests"

@@ -250,3 +250,17 @@ def test_pairs_that_cannot_be_read(tmp_path: Path, written: str, message: str) -
     with pytest.raises(ValueError) as error:
         source(write(tmp_path / "log.jsonl", *lines), pairs=pairs).requests("train")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (b"id,question,answer\n1,what,this\n", "expected JSON lines such as"),
+        (b"[\n{},\n{}\n]\n", "it is one array, write one object a line"),
+        (b"\x1f\x8b\x08\x00\n\x00", "it is gzip, unpack it"),
+    ],
+)
+def test_a_file_of_another_format_is_told(tmp_path: Path, content: bytes, hint: str) -> None:
+    (tmp_path / "log.jsonl").write_bytes(content)
+    with pytest.raises(ValueError, match=hint):
+        source(tmp_path / "log.jsonl").requests("train")

@@ -209,3 +209,14 @@ def test_repeats_are_equivalent_and_equivalents_have_one_answer(requests: list[R
         said.setdefault(group, set()).add(normalised(request.response))
     if found.doubt.answered_otherwise == 0:
         assert all(len(answers) == 1 for answers in said.values())
+
+
+def test_pairs_in_doubt_are_named_those_of_most_requests_first() -> None:
+    def asked(text: str) -> Request:
+        return Request(image=b"x", text=text, response="yes", tags={"picture": "p"})
+
+    requests = [asked(t) for t in ("is it red?", "is it round?", "is it round?", "red, is it?")]
+    doubt = group_requests(requests).doubt
+    pairs = [{requests[n].text for n in pair} for pair in doubt.examples]
+    assert len(pairs) == doubt.pairs == 3
+    assert pairs[2] == {"is it red?", "red, is it?"}  # of two requests, the others of three

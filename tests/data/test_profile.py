@@ -25,7 +25,7 @@ def test_what_is_counted(tmp_path: Path) -> None:
             ask("which one", b"bbb", group="1", scope={"model": "m"}, tags={"conversation": "x"}),
             ask("what", b"a", group="2", tags={"conversation": "y"}),
             Request(image=str(tmp_path / "c"), group="3"),
-            Request(image=np.zeros((2, 2, 3), np.uint8), group="4"),
+            Request(image=np.zeros((2, 2, 3), np.uint8), group="3"),
         ]
     )
     assert found["requests"] == 5

@@ -19,7 +19,8 @@ CONF = Path(__file__).parents[2] / "conf"
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any, **changes: Any) -> dict:
     monkeypatch.setattr(script, "instantiate", lambda _: source)
-    cfg = {"data": {"source": {}}, "pairs": None, "seed": 0, "out": str(tmp_path / "out")}
+    cfg = {"data": {"source": {}}, "pairs": None, "doubt": None, "seed": 0}
+    cfg["out"] = str(tmp_path / "out")
     script.run(OmegaConf.create(cfg | changes))
     records = read_report(tmp_path / "out" / "report.json")
     return {(r.split, r.subset, r.method, r.metric): r for r in records}
@@ -35,7 +36,8 @@ def test_a_chat_log(
     )
     path.write_bytes(path.read_bytes().replace(b'"temperature": 0', b'"latency": 0'))
     source = ChatLog(path=path, pictures=PictureSources(kept=tmp_path / "kept"))
-    found = run(tmp_path, monkeypatch, source, pairs=str(tmp_path / "pairs.jsonl"))
+    written = {name: str(tmp_path / f"{name}.jsonl") for name in ("pairs", "doubt")}
+    found = run(tmp_path, monkeypatch, source, **written)
     for reason, numbers in broken.items():
         record = found["all", f"broken:{reason}", "data", "broken_lines"]
         assert (record.value, record.note) == (
@@ -56,6 +58,18 @@ def test_a_chat_log(
         assert word in said
     pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     assert pairs and all({"anchor", "positive", "negative"} <= pair.keys() for pair in pairs)
+    lines = (tmp_path / "doubt.jsonl").read_text().splitlines()
+    assert len(lines) == source.log.doubt.pairs > 0
+    with pytest.raises(ValueError, match="is there already"):  # labels are not overwritten
+        run(tmp_path, monkeypatch, source, doubt=str(tmp_path / "doubt.jsonl"))
+    # Labelled, they are decided; what is not yet labelled stays in doubt.
+    first = json.loads(lines[0]) | {"same": True}
+    (tmp_path / "doubt.jsonl").write_text("\n".join([json.dumps(first), *lines[1:]]))
+    labelled = ChatLog(
+        path=path, pictures=PictureSources(kept=tmp_path / "kept"), pairs=tmp_path / "doubt.jsonl"
+    ).log.doubt
+    assert (labelled.judged, labelled.joined) == (1, 1)
+    assert labelled.pairs < len(lines)
 
 
 def test_any_data_source(

@@ -123,6 +123,15 @@ def test_a_trial_that_fails_is_told_and_left(command: list[str], tmp_path: Path)
     assert "failed: error: it would not learn" in done.stderr
 
 
+def test_a_figure_that_no_report_has_ends_it_at_the_first_trial(
+    command: list[str], tmp_path: Path
+) -> None:
+    done = run([*command, "--metric", "p_chr_acu", "--trials", "4"])
+    assert done.returncode == 1
+    assert "it has the metrics p_chr_auc there, the subsets all" in done.stderr
+    assert starts(tmp_path / "out") == [1]
+
+
 def test_trials_that_all_fail_end_the_sweep(command: list[str]) -> None:
     done = run([*command, "+fail=all"])
     assert done.returncode == 1
@@ -138,6 +147,8 @@ def test_an_interrupt_ends_it_and_the_same_command_goes_on(
     first = subprocess.Popen(
         command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True,
         start_new_session=True,
+        # A shell that runs tests in the background lets its children ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     while not starts(out):
         time.sleep(0.05)

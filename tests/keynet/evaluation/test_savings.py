@@ -32,7 +32,7 @@ def test_passes_of_each_pattern_of_modalities_add_up() -> None:
         "single_pass:vendor": passed([3, 1], [MISS, HIT]),  # part of the first
         "single_pass:text_only": passed([4, 5], [MISS, HIT]),
     }
-    records = savings_records(SHEET, labels(), passes, 0.01)
+    records = savings_records(SHEET, labels(), passes, 0.01, "")
     answered, wrongly, tokens = records
     assert (answered.metric, answered.value, answered.n) == ("answered_at_0.01", 0.5, 6)
     assert (wrongly.metric, wrongly.value, wrongly.n) == ("answered_wrongly_at_0.01", 0.25, 4)
@@ -46,11 +46,20 @@ def test_passes_of_each_pattern_of_modalities_add_up() -> None:
 
 def test_what_no_threshold_serves_counts_as_asked_upstream() -> None:
     found = savings_records(
-        SHEET, labels(tokens=False), {"single_pass:text_only": passed([4, 5], [MISS, HIT])}, 0.05
+        SHEET,
+        labels(tokens=False),
+        {"single_pass:text_only": passed([4, 5], [MISS, HIT])},
+        0.05,
+        "",
     )
     assert [one.metric for one in found] == ["answered_at_0.05", "answered_wrongly_at_0.05"]
     assert found[0].value == pytest.approx(1 / 6)
-    assert savings_records(SHEET, labels(), {}, 0.05) == []
+    [nothing] = savings_records(SHEET, labels(), {}, 0.05, "needs 59 queries, has 7")
+    assert (nothing.value, nothing.n) == (None, 6)
+    assert savings_lines([nothing]) == (
+        "What a cache with mine's key would have answered at 5 % false hits is n/a: needs 59 "
+        "queries, has 7",
+    )
     assert savings_lines([]) == ()
 
 
@@ -58,6 +67,6 @@ def test_one_modality_alone_is_counted_once() -> None:
     alone = labels().take(np.array([4, 5]))
     one = passed([0, 1], [MISS, HIT])
     passes = {"single_pass": one, "single_pass:text_only": one}
-    answered, _, tokens = savings_records(SHEET, alone, passes, 0.01)
+    answered, _, tokens = savings_records(SHEET, alone, passes, 0.01, "")
     assert answered.value == 0.5
     assert tokens.value == 60
