@@ -95,6 +95,7 @@ class Trials:
                 status = self._launch(command_of(options, self._args.processes), folder, worker)
                 value, why = self._figure(folder, status)
             except SweepError:  # no trial will do better
+                self._stopped = True
                 raise
             except Exception as error:  # a launcher's own, as of a job that was cancelled
                 value, why = None, " ".join(f"{type(error).__name__}: {error}".split())
@@ -106,8 +107,8 @@ class Trials:
     def _next(self) -> Trial | None:
         """Return the next trial; None when there are enough."""
         with self._lock:
-            well = len(self._of(TrialState.COMPLETE))
-            if well + self._running >= self._args.trials or self._failures >= FAILURES:
+            enough = len(self._of(TrialState.COMPLETE)) + self._running >= self._args.trials
+            if enough or self._stopped or self._failures >= FAILURES:
                 return None
             trial = self._study.ask(self._searched)
             if FOLDER not in trial.user_attrs:

@@ -117,9 +117,9 @@ def publish(complete: Path, target: Path) -> None:
         ArtefactError: Something else is in the way, or another export came first.
         OSError: The disk refuses.
     """
-    check_target(target)  # again: it may have been filled meanwhile
     aside = set_aside(target)
     try:
+        check_target(target)  # again: it may have been filled meanwhile
         if target.exists():
             target.rename(aside)
         try:

@@ -126,10 +126,10 @@ def test_a_trial_that_fails_is_told_and_left(command: list[str], tmp_path: Path)
 def test_a_figure_that_no_report_has_ends_it_at_the_first_trial(
     command: list[str], tmp_path: Path
 ) -> None:
-    done = run([*command, "--metric", "p_chr_acu", "--trials", "4"])
+    done = run([*command, "--metric", "p_chr_acu", "--trials", "6", "--workers", "2"])
     assert done.returncode == 1
     assert "it has the metrics p_chr_auc there, the subsets all" in done.stderr
-    assert starts(tmp_path / "out") == [1]
+    assert len(starts(tmp_path / "out")) <= 2
 
 
 def test_trials_that_all_fail_end_the_sweep(command: list[str]) -> None:
