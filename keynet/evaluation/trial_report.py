@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,6 +90,10 @@ def trial_plot(ended: Sequence[FrozenTrial], metric: str) -> Figure:
             places = [trial.params[name] for trial in of]
         if isinstance(kind, FloatDistribution | IntDistribution) and kind.log:
             axes.set_xscale("log")
+            marks = [kind.low, math.sqrt(kind.low * kind.high), kind.high]
+            axes.set_xticks(marks, [f"{mark:.2g}" for mark in marks])
+            axes.minorticks_off()
+            axes.set_xlim(kind.low / 1.1, kind.high * 1.1)
         axes.scatter(places, [float(trial.value or 0) for trial in of], s=14, color=INK)
         axes.set_xlabel(name)
         axes.set_ylabel(metric if number == 0 else "")
