@@ -116,6 +116,7 @@ def test_an_export_that_cannot_be_moved_leaves_the_old_one(
     assert not target.with_name(".export.old").exists()
 
 
+@pytest.mark.slow  # a race of threads, twenty times over
 @pytest.mark.parametrize("there", [True, False])
 def test_exports_at_once_are_never_mixed(target: Path, there: bool) -> None:
     files = {path.relative_to(target) for path in target.rglob("*")}
