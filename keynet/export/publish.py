@@ -6,12 +6,14 @@ is killed between the two renames leaves it there, and the next export puts it b
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import glob
 import logging
+import os
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from keynet.export.manifest import (
@@ -23,8 +25,6 @@ from keynet.export.manifest import (
     set_aside,
 )
 
-# What a rename ends in when another export moves the same folders.
-OVERTAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT)
 log = logging.getLogger(__name__)
 
 
@@ -114,24 +114,29 @@ def publish(complete: Path, target: Path) -> None:
     """Move a complete folder to its place; the export that was there goes, or stays on failure.
 
     Raises:
-        ArtefactError: Something else is in the way, or another export came first.
+        ArtefactError: Something else is in the way.
         OSError: The disk refuses.
     """
-    aside = set_aside(target)
-    try:
+    with _alone(target.parent):
         check_target(target)  # again: it may have been filled meanwhile
+        aside = set_aside(target)
         if target.exists():
             target.rename(aside)
         try:
             complete.rename(target)
         except BaseException:
-            with suppress(OSError):  # unless another export has the place
+            if aside.exists():
                 aside.rename(target)
             raise
-    except OSError as error:
-        if error.errno not in OVERTAKEN:
-            raise
-        raise ArtefactError(
-            f"another export to {target} came first, or was interrupted; export again"
-        ) from error
-    shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other exports from moving folders in this one: two that end at once take turns."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

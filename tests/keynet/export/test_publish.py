@@ -116,7 +116,6 @@ def test_an_export_that_cannot_be_moved_leaves_the_old_one(
     assert not target.with_name(".export.old").exists()
 
 
-@pytest.mark.slow  # a race of threads, twenty times over
 @pytest.mark.parametrize("there", [True, False])
 def test_exports_at_once_are_never_mixed(target: Path, there: bool) -> None:
     files = {path.relative_to(target) for path in target.rglob("*")}
@@ -150,6 +149,4 @@ def test_exports_at_once_are_never_mixed(target: Path, there: bool) -> None:
         assert read_manifest(target).key_space.version == 2
         assert {path.relative_to(target) for path in target.rglob("*")} == files
         assert len({path.stat().st_mtime for path in target.rglob("*.json")}) == 1
-        assert len(failed) < len(made)
-        for one in failed:
-            assert isinstance(one, ArtefactError) and "\n" not in str(one)
+        assert not failed  # they take turns
