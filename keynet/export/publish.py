@@ -30,19 +30,10 @@ log = logging.getLogger(__name__)
 
 def recover(target: Path) -> None:
     """Put back the export that an interrupted one had set aside, and name what else it left."""
-    aside = set_aside(target)
-    if aside.is_dir() and (target / MANIFEST).exists():  # the new one has its place
-        shutil.rmtree(aside, ignore_errors=True)
-        log.warning("%s, left by an interrupted export, was replaced and is removed", aside)
-    elif aside.is_dir():
-        try:
-            aside.rename(target)
-        except OSError as error:
-            raise ArtefactError(
-                f"{aside} is the export that an interrupted one would have replaced, and cannot "
-                f"be put back ({error.strerror}); move what is at {target}, or that"
-            ) from error
-        log.warning("%s is put back: an interrupted export had set it aside", target)
+    if not target.parent.is_dir():
+        return
+    with _alone(target.parent):  # not while another is moving its folders
+        _put_back(target)
     for left in sorted(target.parent.glob(f".{glob.escape(target.name)}.*")):
         if left.is_dir():
             log.warning("%s is an export under way, or left by one; then remove it", left)
@@ -129,6 +120,22 @@ def publish(complete: Path, target: Path) -> None:
                 aside.rename(target)
             raise
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _put_back(target: Path) -> None:
+    aside = set_aside(target)
+    if aside.is_dir() and (target / MANIFEST).exists():  # the new one has its place
+        shutil.rmtree(aside, ignore_errors=True)
+        log.warning("%s, left by an interrupted export, was replaced and is removed", aside)
+    elif aside.is_dir():
+        try:
+            aside.rename(target)
+        except OSError as error:
+            raise ArtefactError(
+                f"{aside} is the export that an interrupted one would have replaced, and cannot "
+                f"be put back ({error.strerror}); move what is at {target}, or that"
+            ) from error
+        log.warning("%s is put back: an interrupted export had set it aside", target)
 
 
 @contextmanager
