@@ -82,7 +82,9 @@ def on_ray(workers: int, processes: int) -> Launch:
     remote = ray.remote(max_retries=0, **wanted)(run_here)
 
     def launch(command: Sequence[str], folder: Path, worker: int) -> int:
-        return int(ray.get(remote.remote(list(command), folder, _environment(), os.getcwd())))
+        mine = _environment()
+        mine.pop("CUDA_VISIBLE_DEVICES", None)  # there Ray gives the trial its own
+        return int(ray.get(remote.remote(list(command), folder, mine, os.getcwd())))
 
     return launch
 
