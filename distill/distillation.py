@@ -94,16 +94,19 @@ class Distillation(nn.Module):
             device: Of teachers that are asked, and of the embeddings.
             dtype: Of their weights.
         """
-        data = samples_digest(samples)
-        opened: dict[str, Targets] = {}
-        for teacher in self.teachers:
-            self._targets[teacher.name] = self._open(teacher, samples, data, opened, device, dtype)
-            self._measure(teacher, samples)
-        if self.weighting.needs_precision:
-            requests = samples.held_out()
-            measured = {t.name: held_out_precision(t, requests) for t in self.teachers}
-            self.precision.copy_(scores_of(measured))
-            log.info("held-out mean average precision: %s", measured)
+        # What is drawn here depends on what is stored: a training must not depend on that.
+        with torch.random.fork_rng(devices=[]):
+            data = samples_digest(samples)
+            opened: dict[str, Targets] = {}
+            for teacher in self.teachers:
+                targets = self._open(teacher, samples, data, opened, device, dtype)
+                self._targets[teacher.name] = targets
+                self._measure(teacher, samples)
+            if self.weighting.needs_precision:
+                requests = samples.held_out()
+                measured = {t.name: held_out_precision(t, requests) for t in self.teachers}
+                self.precision.copy_(scores_of(measured))
+                log.info("held-out mean average precision: %s", measured)
 
     def _open(
         self,

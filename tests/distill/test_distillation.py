@@ -323,6 +323,18 @@ def test_the_store_keeps_a_head_for_the_same_recipe_and_data(
     assert fitted == [other]
 
 
+def test_what_is_stored_changes_no_random_number_of_the_training(
+    make_teacher: Make, samples: Samples, tmp_path: Path
+) -> None:
+    drawn = []
+    for _ in range(2):  # at first everything is made, then all is there
+        teachers = teachers_of("bridge", make_teacher)
+        made = distillation(*teachers, store=tmp_path)
+        made.attach(samples, "cpu", torch.float32)
+        drawn.append(torch.rand(4))
+    assert torch.equal(drawn[0], drawn[1])
+
+
 def test_a_bridge_that_is_loaded_is_not_trained_again(
     make_teacher: Make, samples: Samples, tmp_path: Path
 ) -> None:
