@@ -1,6 +1,7 @@
 """Photographs with captions: retrieval by caption, and questions whether a thing is shown.
 
-Captions come from shards (``data.webdataset``). A question is "is there a NOUN?" for a noun of
+They come from shards (``data.webdataset``), caption files (``data.coco``) or Parquet
+(``data.parquet``). A question is "is there a NOUN?" for a noun of
 ``nouns.json``; its answer is what five captions agree on, so that photographs with fewer than five
 captions have caption requests only.
 """
@@ -21,8 +22,9 @@ import numpy as np
 from tqdm import tqdm
 
 from data.perturb import photo_as_sent
+from data.photograph_splits import cut_test, joined_copies, says_splits, without_tested
+from data.photographs import Photograph, Read
 from data.requests import CAPTION, Split
-from data.webdataset import Photograph, read_shards
 from keynet.pictures import open_image
 from keynet.types import Request
 
@@ -136,27 +138,32 @@ def choose_nouns(
 
 
 class Captioned:
-    """A data source of photographs with captions, in shards ``NAME.webp`` + ``NAME.json``.
+    """A data source of photographs with captions.
 
-    Held out: the test shards, and of the training shards the ``development`` photographs whose
-    names have the smallest SHA-256, on which is calibrated; of the 8 phrasings of a question, 3.
+    Held out: the photographs of ``test``, or without them a share of the others; of those of
+    ``train`` the ``development`` whose names have the smallest SHA-256, on which is calibrated; of
+    the 8 phrasings of a question, 3. No picture is in two of them, by its bytes: copies within
+    ``train`` or ``test`` are one photograph, and one that is in both is not trained on.
 
     A training photograph is visited ``visits`` times: first as stored, then each time cropped,
     mirrored, resized and encoded anew. Its captions are spread over the visits; each visit asks
     for the same nouns in another phrasing. In calibration and test there are two visits, nouns
-    only. An encoding follows from seed, name and visit, whatever else is in the data.
+    only; where no photograph of the split can be asked about one, its captions. An encoding
+    follows from seed, name and visit, whatever else is in the data.
 
     Args:
-        train: Paths, globs or ranges of the training shards (``data.webdataset.read_shards``).
-        test: Of the test shards.
+        train: Paths, globs or numbered ranges (``data.file_patterns``) of what is trained on.
+        test: Of what is tested on; None takes what the files of ``train`` say is for test, or else
+            cuts it from them.
+        read: Returns the photographs of such paths.
+        test_share: Of the photographs, where the test is cut.
         name: What reports call the data.
-        seed: Encodings, nouns and phrasings follow from it; the splits do not.
+        seed: Encodings, nouns and phrasings follow from it, and a test that is cut.
         development: Training photographs that are not trained on.
         visits: Encodings of each training photograph.
         questions: Nouns asked about each, at most.
         fold: ``test``, or ``dev`` to develop on: then calibration and test are the two halves of
-            the development photographs, and the test shards are not read.
-        max_broken: Share of broken photographs that are skipped with a warning.
+            the development photographs, and the files of ``test`` are not read.
         attribution: Whom to credit.
 
     Raises:
@@ -169,14 +176,15 @@ class Captioned:
         self,
         *,
         train: Sequence[str] | str,
-        test: Sequence[str] | str,
+        test: Sequence[str] | str | None,
+        read: Read,
+        test_share: float = 0.2,
         name: str = "captioned",
         seed: int = 0,
         development: int = 500,
         visits: int = 2,
         questions: int = 4,
         fold: str = "test",
-        max_broken: float = 0.01,
         attribution: Sequence[str] = (),
     ) -> None:
         if fold not in ("test", "dev"):
@@ -185,13 +193,15 @@ class Captioned:
         for key, (value, minimum) in (least | {"questions": (questions, 0)}).items():
             if value < minimum:
                 raise ValueError(f"data.source.{key}={value}: expected at least {minimum}")
+        if not 0 < test_share < 1:
+            raise ValueError(f"data.source.test_share={test_share}: expected a share in (0, 1)")
         if isinstance(attribution, str):
             raise ValueError(f"data.source.attribution={attribution!r}: expected a list of texts")
         self.name = name if fold == "test" else f"{name}_dev"
         self.attribution = tuple(attribution)
-        self.paths = {"train": train, "test": test}
+        self.train, self.test, self.read, self.test_share = train, test, read, test_share
         self.seed, self.development, self.fold = seed, development, fold
-        self.visits, self.questions, self.max_broken = visits, questions, max_broken
+        self.visits, self.questions = visits, questions
 
     def requests(self, split: Split) -> list[Request]:
         """Return the requests of a split, photograph by photograph, visit by visit."""
@@ -228,6 +238,7 @@ class Captioned:
             questions,
             np.random.default_rng([self.seed, SPLITS.index(split)]),
         )
+        captioned = training or not any(asked)
         requests: list[Request] = []
         bar = tqdm(photographs, desc=f"encoding {split} photographs", unit="photo", disable=None)
         for photograph, nouns in zip(bar, asked, strict=True):
@@ -236,7 +247,7 @@ class Captioned:
             phrasings = [_phrasings(training, rng) for _ in nouns]
             for visit in range(visits):
                 image = self._image(photograph, visit)
-                if training:  # with more visits than captions, these come again
+                if captioned:  # with more visits than captions, these come again
                     for slot in range(visit, max(visits, len(captions)), visits):
                         number = captions[slot % len(captions)]
                         requests.append(_caption_request(photograph, image, number))
@@ -255,36 +266,44 @@ class Captioned:
         return self._development[:half] if split == "calibration" else self._development[half:]
 
     @cached_property
-    def _training(self) -> list[Photograph]:
-        """All photographs of the training shards."""
-        found = read_shards(self.paths["train"], self.max_broken)
-        if len(found) <= self.development:
+    def _cut(self) -> tuple[list[Photograph], list[Photograph]]:
+        """What is trained and calibrated on, and what is tested on."""
+        found = joined_copies(self.read(self.train))
+        if self.test is None:
+            training, test = cut_test(found, self.test_share, self.seed)
+        elif says_splits(found):
+            raise ValueError(
+                "data.source.train says itself which photographs are for test; give "
+                "data.source.test=null"
+            )
+        else:
+            test = [] if self.fold == "dev" else joined_copies(self.read(self.test))
+            training = without_tested(found, test)
+        if len(training) <= self.development:
             raise ValueError(
                 f"data.source.development={self.development}: expected fewer than the "
-                f"{len(found):,} training photographs"
+                f"{len(training):,} photographs of data.source.train (of {len(found):,}) that are "
+                "not tested on"
             )
-        return found
+        return training, test
+
+    @property
+    def _training(self) -> list[Photograph]:
+        return self._cut[0]
+
+    @property
+    def _test(self) -> list[Photograph]:
+        return self._cut[1]
 
     @cached_property
     def _development(self) -> list[Photograph]:
         """By the hash of the name, so that a half of them is any half."""
         return sorted(self._training, key=lambda p: _digest(p.name))[: self.development]
 
-    @cached_property
-    def _test(self) -> list[Photograph]:
-        found = read_shards(self.paths["test"], self.max_broken)
-        both = sorted({p.name for p in found} & {p.name for p in self._training})
-        if both:
-            raise ValueError(
-                f"{len(both):,} photographs are in data.source.train and in data.source.test, such "
-                f"as {both[0]}; name each in one of them"
-            )
-        return found
-
     def _rng(self, name: str, visit: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, _digest(name), visit])
 
-    def _image(self, photograph: Photograph, visit: int) -> bytes:
+    def _image(self, photograph: Photograph, visit: int) -> bytes | Path:
         if visit == 0:
             return photograph.image
         return photo_as_sent(open_image(photograph.image), self._rng(photograph.name, visit))
@@ -300,7 +319,7 @@ def _phrasings(training: bool, rng: np.random.Generator) -> list[int]:
     return order
 
 
-def _caption_request(photograph: Photograph, image: bytes, number: int) -> Request:
+def _caption_request(photograph: Photograph, image: bytes | Path, number: int) -> Request:
     """Captions of a photograph are equivalent; the response stands for the photograph."""
     return Request(
         image=image,
@@ -320,7 +339,7 @@ def _caption_request(photograph: Photograph, image: bytes, number: int) -> Reque
 
 
 def _noun_request(
-    photograph: Photograph, image: bytes, noun: str, shown: bool, phrasing: int
+    photograph: Photograph, image: bytes | Path, noun: str, shown: bool, phrasing: int
 ) -> Request:
     response = "yes" if shown else "no"
     intent = f"is_there({noun})|en"

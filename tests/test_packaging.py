@@ -57,7 +57,7 @@ def test_extras_parse_and_have_lower_bounds() -> None:
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
     assert set(extras) == {
-        "train", "demo", "teachers", "formats", "sweep", "ray", "slurm", "wandb", "dev",
+        "train", "demo", "teachers", "formats", "parquet", "sweep", "ray", "slurm", "wandb", "dev",
     }  # fmt: skip
     for line in [*project["dependencies"], *(line for extra in extras.values() for line in extra)]:
         requirement = Requirement(line)

@@ -3,8 +3,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import tarfile
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from data.captioned import (
     label_nouns,
 )
 from data.requests import CaptionedSource
+from data.webdataset import read_shards
 from keynet.types import Request
 
 FLICKR8K = Path(__file__).parents[2].parent / "shared/data/flickr8k"
@@ -72,6 +75,7 @@ def source(folder: Path, **changes: object) -> Captioned:
     settings: dict[str, object] = {
         "train": f"{folder}/train-*.tar",
         "test": [f"{folder}/val.tar"],
+        "read": read_shards,
         "development": DEVELOPMENT,
     }
     return Captioned(**settings | changes)  # type: ignore[arg-type]
@@ -264,7 +268,7 @@ def test_a_visit_does_not_depend_on_other_photographs(
 ) -> None:
     few = {name: captions for name, captions in scenes("b", 8).items() if "dog" not in name}
     write_shard(tmp_path / "train-0.tar", few)
-    made = source(tmp_path, development=2).requests("train")
+    made = source(tmp_path, development=2, fold="dev").requests("train")
     images: dict[str | None, set[object]] = defaultdict(set)
     captions: dict[str | None, set[tuple[object, str | None]]] = defaultdict(set)
     for r in splits["train"]:
@@ -294,12 +298,48 @@ def test_the_dev_fold_leaves_the_test_shards_alone(
     assert all(halves[s] <= captioned[s] for s in halves)
 
 
-def test_a_photograph_trained_on_is_not_tested(folder: Path, tmp_path: Path) -> None:
+def test_a_photograph_tested_on_is_not_trained_on(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_shard(tmp_path / "val.tar", scenes("t", 1) | scenes("b", 1))
-    made = source(folder, test=f"{tmp_path}/val.tar")
-    for read in (lambda: made.requests("test"), lambda: made.captions("test")):
-        with pytest.raises(ValueError, match=r"4 photographs are in .*train and .*such as b_dog0"):
-            read()
+    with caplog.at_level(logging.WARNING):
+        made = source(folder, test=f"{tmp_path}/val.tar")
+        training = {r.entity for r in made.requests("train")}
+    development = {r.entity for r in made.captions("development")}
+    tested = {r.entity for r in made.captions("test")}
+    assert tested == {*scenes("t", 1), *scenes("b", 1)}
+    assert training | development == {*scenes("a", 9), *scenes("b", 8)} - {*scenes("b", 1)}
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith("4 photographs of data.source.train are in data.source.test, too")
+
+
+def test_a_test_is_cut_from_the_only_files_there_are(folder: Path) -> None:
+    every = {*scenes("a", 9), *scenes("b", 8)}
+
+    def photographs(**changes: object) -> dict[str, set[str | None]]:
+        made = source(folder, test=None, **changes)
+        found = {s: {r.entity for r in made.captions(s)} for s in SPLITS}  # type: ignore[arg-type]
+        assert {r.entity for r in made.requests("test")} <= found["test"]
+        return found
+
+    found = photographs()
+    assert len(found["test"]) == 14 and len(found["calibration"]) == DEVELOPMENT
+    assert set.union(*found.values()) == every
+    assert sum(map(len, found.values())) == len(every)
+    assert photographs() == found
+    assert photographs(seed=1)["test"] != found["test"]
+    assert len(photographs(test_share=0.5)["test"]) == 34
+    dev = photographs(fold="dev")
+    assert not dev["test"] & found["test"] and dev["train"] == found["train"]
+
+
+def test_where_nothing_can_be_asked_captions_are_judged(tmp_path: Path) -> None:
+    write_shard(tmp_path / "s.tar", {n: [f"Photo {n}"] for n in scenes("a", 9)})
+    made = source(tmp_path, train=f"{tmp_path}/s.tar", test=None)
+    for split in SPLITS:
+        requests = made.requests(split)  # type: ignore[arg-type]
+        assert requests and {r.tags["family"] for r in requests} == {"caption"}
+        assert len({r.image for r in requests}) == len(requests)
 
 
 @pytest.mark.parametrize(
@@ -310,6 +350,7 @@ def test_a_photograph_trained_on_is_not_tested(folder: Path, tmp_path: Path) -> 
         ({"questions": -1}, r"data\.source\.questions=-1: expected at least 0"),
         ({"development": 1}, r"data\.source\.development=1: expected at least 2"),
         ({"seed": -1}, r"data\.source\.seed=-1: expected at least 0"),
+        ({"test_share": 0}, r"data\.source\.test_share=0: expected a share in \(0, 1\)"),
         ({"attribution": "me"}, r"data\.source\.attribution='me': expected a list"),
     ],
 )
@@ -319,7 +360,7 @@ def test_settings_out_of_range(folder: Path, settings: dict[str, object], messag
 
 
 def test_what_can_only_be_said_once_read(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"development=68: expected fewer than the 68 training"):
+    with pytest.raises(ValueError, match=r"development=68: expected fewer than the 68 photographs"):
         source(folder, development=68).requests("train")
     with pytest.raises(FileNotFoundError, match=r"no shard at '/nowhere/0\.tar'"):
         source(folder, train=["/nowhere/0.tar"]).requests("train")
@@ -333,20 +374,25 @@ def test_broken_photographs_count_against_the_share(folder: Path, tmp_path: Path
     settings = {"train": f"{tmp_path}/train.tar", "questions": 0, "visits": 1, "development": 2}
     with pytest.raises(ValueError, match=r"1 of 21 photographs are broken \(x in train\.tar"):
         source(folder, **settings).requests("train")
-    assert len(source(folder, **settings, max_broken=0.05).requests("train")) == 18 * 5
+    some = partial(read_shards, max_broken=0.05)
+    assert len(source(folder, **settings, read=some).requests("train")) == 18 * 5
 
 
 @pytest.mark.skipif(not FLICKR8K.is_dir(), reason="Flickr8k is not at ../shared/data/flickr8k")
 def test_flickr8k() -> None:
-    made = Captioned(train=f"{FLICKR8K}/train-{{00..02}}.tar", test=f"{FLICKR8K}/val.tar")
+    made = Captioned(
+        train=f"{FLICKR8K}/train-{{00..02}}.tar",
+        test=f"{FLICKR8K}/val.tar",
+        read=read_shards,
+    )
     training, test = made._training, made._test
-    assert (len(training), len(test)) == (6591, 500)
+    assert (len(training), len(test)) == (6590, 500)
     assert {len(p.captions) for p in training + test} == {5}
     assert not {p.name for p in training} & {p.name for p in test}
     development = {r.entity for r in made.captions("development")}
     assert len(development) == 500
     trained = {p.name for p in made._photographs("train")}
-    assert len(trained) == 6591 - 500
+    assert len(trained) == 6590 - 500
     assert not trained & development
     asked = {s: made.requests(s) for s in ("calibration", "test")}  # type: ignore[arg-type]
     assert {r.entity for r in asked["calibration"]} <= development
