@@ -160,6 +160,7 @@ class AugmentedContrast(nn.Module):
         logits: Tensor,
         augmented_logits: Tensor,
         group: Tensor,
+        left_out: Tensor | None = None,
     ) -> Tensor:
         """Return the loss of a batch.
 
@@ -169,16 +170,21 @@ class AugmentedContrast(nn.Module):
             logits: Code logits of k [B, K].
             augmented_logits: Code logits of k~ [B, K].
             group: int64 [B]; equal = equivalent.
+            left_out: bool [B, B], pairs that are neither right nor wrong.
         """
-        return (self.contrast(key, augmented, group) + self.agreement(logits, augmented_logits)) / 2
+        contrast = self.contrast(key, augmented, group, left_out)
+        return (contrast + self.agreement(logits, augmented_logits)) / 2
 
-    def contrast(self, key: Tensor, augmented: Tensor, group: Tensor) -> Tensor:
+    def contrast(
+        self, key: Tensor, augmented: Tensor, group: Tensor, left_out: Tensor | None = None
+    ) -> Tensor:
         """Return the mean over keys and what is right for them of -log p(right | all others)."""
         itself = torch.eye(len(key), dtype=torch.bool, device=key.device)
-        itself = torch.cat([itself, torch.zeros_like(itself)], dim=1)  # [B, 2B]
+        others = torch.zeros_like(itself) if left_out is None else left_out
+        absent = torch.cat([itself | others, others], dim=1)  # [B, 2B]
         similarity = key @ torch.cat([key, augmented]).T / self.temperature
-        similarity = similarity.masked_fill(itself, float("-inf"))
-        right = (group[:, None] == group[None]).repeat(1, 2) & ~itself
+        similarity = similarity.masked_fill(absent, float("-inf"))
+        right = (group[:, None] == group[None]).repeat(1, 2) & ~absent
         log_share = similarity - similarity.logsumexp(1, keepdim=True)
         return (-log_share.masked_fill(~right, 0).sum(1) / right.sum(1)).mean()
 

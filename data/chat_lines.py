@@ -17,6 +17,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,6 +42,9 @@ KNOWN = frozenset(
         "stream", "stream_options", "store", "metadata", *SAMPLING, *SCOPED,
     )
 )  # fmt: skip
+# A misspelling of these would change unnoticed what was asked, who shares an answer, or a split.
+TELLING = ("messages", "model", "response", "conversation", "group", *SAMPLING, *SCOPED)
+CLOSE = 0.8  # of difflib's ratio: one letter of five is another
 MAX_TEXT_BYTES = 1_000_000  # keynet.preprocess refuses more
 
 Load = Callable[[str], tuple[str, Path]]  # a picture's URL to its digest and its file
@@ -88,6 +93,7 @@ def read_line(line: bytes, load: Load, *, model: str | None, shared: Collection[
         BrokenError: It cannot be used; the error says why.
     """
     body = _parsed(line)
+    _check_names(body, shared)
     before, asked, since = _parted(body)
     seen: dict[str, Path] = {}
 
@@ -169,6 +175,28 @@ def _parsed(line: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BrokenError("no JSON object", type(body).__name__)
     return body
+
+
+def _check_names(body: Mapping[str, Any], shared: Collection[str]) -> None:
+    """Raise BrokenError for a field that is likely one that the line lacks, misspelt."""
+    for name in sorted(body.keys() - KNOWN):
+        meant = [one for one in _alike(name) if one not in body and one not in shared]
+        if meant:
+            raise BrokenError(f"unknown field {name[:40]!r}, did you mean {meant[0]!r}")
+
+
+@lru_cache(maxsize=1024)
+def _alike(name: str) -> tuple[str, ...]:
+    """Return the fields that a name may stand for, the likeliest first.
+
+    Beside misspellings those are names such as ``tenant_id`` of what is in the scope.
+    """
+    name = name.lower()
+    ratio = {one: SequenceMatcher(None, one, name).ratio() for one in TELLING}
+    alike = [
+        one for one in TELLING if ratio[one] >= CLOSE or (one in SCOPED and name.startswith(one))
+    ]
+    return tuple(sorted(alike, key=lambda one: -ratio[one]))
 
 
 def _refuse(name: str) -> NoReturn:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
-import json
 import logging
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,16 +12,34 @@ from typing import Any
 
 from data.broken_lines import BrokenError, BrokenLines
 from data.chat_lines import SCOPED, ChatLine, read_line
-from data.log_groups import Doubt, Judge, Verdict, group_requests, normalised
+from data.labelled_pairs import read_pairs
+from data.log_file import MAX_LINE, format_hint, read_lines
+from data.log_groups import Doubt, Judge, group_requests, normalised
 from data.log_splits import split_by_parts
 from data.picture_sources import PictureSources
+from data.profile import most_distinct_served
 from data.requests import Split
+from keynet.cache.threshold import served_needed
 from keynet.types import Request
 
 logger = logging.getLogger(__name__)
 
-MAX_LINE = 64 * 2**20  # bytes; an inline picture of 20 MB takes 27
 MOST_BROKEN = 0.5
+BUDGET = 0.01  # of false hits: reports lead with it (keynet.evaluation.settings.MAIN_BUDGET)
+
+
+class RefusedLogError(ValueError):
+    """A log of which too much is broken.
+
+    Args:
+        message: What is wrong with it.
+        lines: Read, broken ones included.
+        broken: Those that cannot be used.
+    """
+
+    def __init__(self, message: str, lines: int, broken: BrokenLines) -> None:
+        super().__init__(message)
+        self.lines, self.broken = lines, broken
 
 
 @dataclass(frozen=True)
@@ -130,13 +146,13 @@ class ChatLog:
 
         Raises:
             FileNotFoundError: There is no such log, or no such file of pairs.
-            ValueError: More than half of its lines are broken, none is left, or too few for three
-                splits.
+            RefusedLogError: More than half of its lines are broken.
+            ValueError: There is no line, or there are too few for three splits.
         """
         broken, unread, found = BrokenLines(), Counter[str](), dict[int, ChatLine]()
         scopes: dict[str, Mapping[str, Any]] = {}
         lines = 0
-        for lines, line in _lines(self.path):
+        for lines, line in read_lines(self.path):
             try:
                 if line is None:
                     raise BrokenError("line too long", f"over {MAX_LINE:,} bytes")
@@ -154,7 +170,7 @@ class ChatLog:
             labels=[line.group for line in found.values()],
             judge=self.judge,
             judge_from=self.judge_from,
-            verdicts=[] if self.pairs is None else _verdicts(self.pairs, requests),
+            verdicts=[] if self.pairs is None else read_pairs(self.pairs, requests),
         )
         for contradiction in groups.doubt.contradictions:
             logger.warning("%s: %s", self.path, contradiction)
@@ -169,7 +185,19 @@ class ChatLog:
             split = self._split([_parts(line) for line in found.values()])
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from error
+        self._warn_of_few(requests, split)
         return Log(lines, broken, dict(unread.most_common()), requests, split, groups.doubt)
+
+    def _warn_of_few(self, requests: Sequence[Request], split: Sequence[Split | None]) -> None:
+        own = [r for r, of in zip(requests, split, strict=True) if of == "calibration"]
+        most, needed = most_distinct_served(own), served_needed(BUDGET)
+        if most < needed:
+            logger.warning(
+                "%s: of the calibration split (requests: %s) a perfect key serves %s different "
+                "questions; a budget of %g %% needs %s, so its figures will be n/a; give more of "
+                "the log, or a larger data.source.calibration",
+                self.path, f"{len(own):,}", f"{most:,}", 100 * BUDGET, f"{needed:,}",
+            )  # fmt: skip
 
     def _split(self, parts: Sequence[set[Hashable]]) -> list[Split | None]:
         split: list[Split | None] = [*split_by_parts(parts, self.shares, self.seed)]
@@ -189,43 +217,14 @@ class ChatLog:
             raise ValueError(f"{self.path} is empty; expected one JSON object a line")
         message = f"{self.path}: {len(broken):,} of {lines:,} lines are broken: {broken.summary()}"
         if len(broken) > MOST_BROKEN * lines:
-            raise ValueError(f"{message}; more than half{_format_hint(self.path)}; mend the log")
+            raise RefusedLogError(
+                f"{message}; more than half{format_hint(self.path)}; mend the log "
+                "(scripts.profile_data writes the numbers of all)",
+                lines,
+                broken,
+            )
         if broken:
             logger.warning("%s", message)
-
-
-def _format_hint(path: Path) -> str:
-    """Return what a file looks like that is no log; nothing where it may be one."""
-    with path.open("rb") as file:
-        start = file.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
-    if start.startswith(b"\x1f\x8b"):
-        return ": it is gzip, unpack it"
-    if start.startswith(b"["):
-        return ": it is one array, write one object a line"
-    if not start.startswith(b"{"):
-        return ': expected JSON lines such as {"messages": [...], "response": "..."}'
-    return ""
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
-    """Return each line with its number from 1; None in the place of one that is too long."""
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise type(error)(
-            error.errno, f"the chat log cannot be read ({error.strerror})", str(path)
-        ) from error
-    with file:
-        number = 0
-        while line := file.readline(MAX_LINE):
-            number += 1
-            rest = line
-            while len(rest) == MAX_LINE and not rest.endswith(b"\n"):
-                rest = file.readline(MAX_LINE)
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            whole = line.endswith(b"\n") or len(line) < MAX_LINE
-            yield number, line.rstrip(b"\r\n") if whole else None
 
 
 def _request(number: int, line: ChatLine) -> Request:
@@ -255,35 +254,3 @@ def _parts(line: ChatLine) -> set[Hashable]:
     if line.picture is None:
         parts.add(("text", normalised(line.text)))
     return parts
-
-
-def _verdicts(path: Path, requests: Sequence[Request]) -> list[Verdict]:
-    """Return the pairs that a user labelled.
-
-    Raises:
-        ValueError: For a line that is no pair of two requests of the log.
-    """
-    number_of: dict[str, int] = {}
-    several = set()
-    for number, request in enumerate(requests):
-        several |= {request.tags["id"]} & number_of.keys()
-        number_of.setdefault(request.tags["id"], number)
-    verdicts = []
-    for place, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            pair = json.loads(line)
-            a, b, same = str(pair["a"]), str(pair["b"]), pair["same"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f'{path}, line {place}: expected {{"a": ID, "b": ID, "same": true or false}}'
-            ) from error
-        for name in (a, b):
-            if name not in number_of or name in several:
-                what = "several requests have" if name in several else "no usable line has"
-                raise ValueError(f"{path}, line {place}: {what} the id {name!r}; give another")
-        if same is None:  # not labelled yet
-            continue
-        if not isinstance(same, bool):
-            raise ValueError(f"{path}, line {place}: same={same!r}, expected true or false")
-        verdicts.append((number_of[a], number_of[b], same))
-    return verdicts

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from data.features import Stem, content_digest, features_digest, in_chunks, kept
 from data.perturbed import with_perturbed
-from data.requests import CAPTION, CaptionedSource, Source, image_identity
+from data.requests import CAPTION, CaptionedSource, Source, image_identity, scope_identity
 from data.sampler import HardNegativeBatchSampler
 from data.tokenizer import train_tokenizer
 from keynet.preprocess import Preprocessor
@@ -57,6 +57,7 @@ class RequestBatches(Dataset[TrainingBatch]):
         self.described = torch.tensor([r.tags.get("family") == CAPTION for r in requests])
         self.picture_id = _numbers([_picture(r) for r in requests])
         self.text_id = _numbers([r.text for r in requests])
+        self.scope = _numbers([scope_identity(r) for r in requests])
         self._tokens = self._tokenised()
         size = preprocessor.image_size
         self._absent = torch.zeros(3, size, size, dtype=torch.uint8)
@@ -169,6 +170,7 @@ class RequestBatches(Dataset[TrainingBatch]):
             picture_id=self.picture_id[list(indices)],
             text_id=self.text_id[list(indices)],
             described=self.described[list(indices)],
+            scope=self.scope[list(indices)],
         )
 
     def _text_tensors(
@@ -252,7 +254,8 @@ class RequestDataModule(pl.LightningDataModule):
         self.preprocessor = Preprocessor(image_size, tokenizer, max_tokens, long_text=long_text)
 
     def setup(self, stage: str) -> None:
-        """Raise ValueError where a batch cannot be shared."""
+        """Raise ValueError where a batch cannot be shared, or no two requests are equivalent."""
+        _check_equivalents(self.source.name, self.requests)
         _, world = self._ranks()
         if self.batch_size % world:
             raise ValueError(
@@ -316,6 +319,19 @@ def number_samples(source: Source, requests: Sequence[Request]) -> Samples:
         return [*described, *source.requests("calibration")]
 
     return Samples(contents, list(texts), pairs, held_out)
+
+
+def _check_equivalents(name: str, requests: Sequence[Request]) -> None:
+    first: dict[Hashable, Hashable] = {}
+    for request in requests:
+        content = image_identity(request), request.text
+        if first.setdefault((scope_identity(request), request.group), content) != content:
+            return
+    raise ValueError(
+        f"{name}: the training split (requests: {len(requests):,}) has no two different requests "
+        "that are equivalent, so there is nothing to learn; give more requests, or say which are "
+        "equivalent (docs/own-data.md)"
+    )
 
 
 def _padded_count(count: int, multiple: int, world: int) -> int:

@@ -171,6 +171,7 @@ BROKEN: dict[str, Callable[[Line, Path], bytes]] = {  # by the reason that data.
     "response is empty": _with(response=" "),
     "response is an error": _with(response={"error": {"code": 429, "message": "Slow down."}}),
     "response without a message": _with(response={"choices": []}),
+    "unknown field 'tennant', did you mean 'tenant'": _with(tennant="acme"),
     "several pictures in one message": _asking("one.png", "other.png"),
     "picture that cannot be decoded": _asking("data:image/png;base64,aGVsbG8="),
     "data URL that cannot be decoded": _asking("data:image/png;base64,%%%"),

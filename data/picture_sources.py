@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ BAD_DATA_URL = "data URL that cannot be decoded"
 NO_FILE = "picture file missing"
 OUTSIDE = "picture file outside the folder"
 UNREADABLE = "picture that cannot be decoded"
+DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class PictureSources:
@@ -111,8 +113,8 @@ class PictureSources:
         known = self.kept / "urls" / hashlib.sha256(url.encode("utf-8", "replace")).hexdigest()
         try:
             checked_url(url, self.allow_hosts)
-            digest = known.read_text() if known.is_file() else ""
-            if digest and self._path(digest).is_file():
+            digest = (_content(known) or b"").decode("latin-1")
+            if DIGEST.fullmatch(digest) and self._is_kept(digest):
                 return digest, self._path(digest)
             found = self._keep(
                 fetch(
@@ -134,7 +136,7 @@ class PictureSources:
             raise BrokenError(TOO_LARGE, f"over {self.max_bytes:,} bytes")
         digest = hashlib.sha256(content).hexdigest()
         path = self._path(digest)
-        if not path.is_file():
+        if not self._is_kept(digest):
             try:
                 open_image(content)
             except RequestError as error:
@@ -142,8 +144,27 @@ class PictureSources:
             _write(path, content)
         return digest, path
 
+    def _is_kept(self, digest: str) -> bool:
+        """Whether the file is there and whole: a power cut may have left a part of it."""
+        content = _content(self._path(digest))
+        return content is not None and hashlib.sha256(content).hexdigest() == digest
+
     def _path(self, digest: str) -> Path:
         return self.kept / digest[:2] / digest
+
+
+def _content(path: Path) -> bytes | None:
+    """Return what a kept file holds; None where there is none."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"{path} cannot be read ({error.strerror}); give another folder: "
+            "data.source.pictures.kept",
+        ) from error
 
 
 def _write(path: Path, content: bytes) -> None:

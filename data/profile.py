@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from data.requests import image_identity
+from data.requests import image_identity, scope_identity
 from keynet.cache.scope import scope_digest
 from keynet.types import Request
 
@@ -78,6 +78,24 @@ def profile(requests: Sequence[Request]) -> list[Figure]:
         *_saved(EXACT, verbatim, requests),
         *_saved(ORACLE, equivalent, requests),
     ]
+
+
+def most_distinct_served(requests: Sequence[Request]) -> int:
+    """Return how many different questions a perfect key can serve, each at least once.
+
+    Requests with picture and text, with one of them alone: each is a cache with a threshold of its
+    own, and the one that serves most counts. Different is what has another group, or another
+    picture, or text where there is none, as in ``keynet.evaluation.closed_loop``.
+    """
+    asked: dict[tuple[str, Hashable], Counter[Hashable]] = defaultdict(Counter)
+    for r in requests:
+        thing = r.text if r.image is None else image_identity(r)
+        asked[r.modalities, (scope_identity(r), r.group)][thing] += 1
+    most: Counter[str] = Counter()
+    for (modalities, _), things in asked.items():
+        # The first of a group is served nothing.
+        most[modalities] += min(len(things), things.total() - 1)
+    return max(most.values(), default=0)
 
 
 def _saved(cache: str, keys: Sequence[Hashable], requests: Sequence[Request]) -> list[Figure]:

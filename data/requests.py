@@ -7,6 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from keynet.cache.scope import scope_digest
 from keynet.types import Request
 
 Split = Literal["train", "calibration", "test"]
@@ -50,3 +51,8 @@ class CaptionedSource(Protocol):
 def image_identity(request: Request) -> Hashable:
     """Return what is equal for the same picture: bytes or path, or which array object it is."""
     return id(request.image) if isinstance(request.image, np.ndarray) else request.image
+
+
+def scope_identity(request: Request) -> str:
+    """Return what is equal where all that must match exactly is, whatever modalities there are."""
+    return scope_digest(request.scope, True, True)

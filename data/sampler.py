@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Sequence
 import numpy as np
 from torch.utils.data import Sampler
 
-from data.requests import image_identity
+from data.requests import image_identity, scope_identity
 from keynet.types import Request
 
 SAME_DRAWING = 0.7  # of the equivalents; instances are what unseen concepts are served by
@@ -21,6 +21,7 @@ class HardNegativeBatchSampler(Sampler[list[int]]):
     of the same drawing in another encoding, if there is one); the same question about another
     picture with another answer (half of the time a near concept); and for each of the three another
     question about the same encoded picture, which is then encoded once.
+    Equivalents and the same question are of the anchor's scope: across scopes they tell nothing.
     A batch is a function of seed, epoch and its number alone, so that a resumed run sees what an
     uninterrupted one would have.
 
@@ -38,8 +39,9 @@ class HardNegativeBatchSampler(Sampler[list[int]]):
             raise ValueError(f"batch_size={batch_size}: expected at least 8")
         self.batch_size, self.batches, self.seed = batch_size, batches, seed
         self.epoch = 0
-        self._group = [request.group for request in requests]
-        self._intent = [request.intent for request in requests]
+        scopes = [scope_identity(request) for request in requests]
+        self._group = [(scope, r.group) for scope, r in zip(scopes, requests, strict=True)]
+        self._intent = [(scope, r.intent) for scope, r in zip(scopes, requests, strict=True)]
         self._picture = [request.tags.get("picture") for request in requests]
         self._order = np.array([int(request.tags.get("order", -1)) for request in requests])
         self._by_group = self._index(self._group)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from data.features import content_digest
-from data.requests import image_identity
+from data.requests import image_identity, scope_identity
 from keynet.types import Request
 
 ROLES = ("anchor", "positive", "negative")
@@ -22,14 +22,14 @@ def training_triples(requests: Sequence[Request], seed: int = 0) -> Iterator[Tri
 
     The positive is the next distinct request of the group, the negative is of another group and as
     hard as can be: the same intent with another answer, else another question about the same
-    picture, else any other. All three have the same modalities.
+    picture, else any other. All three have the same modalities and are of one scope.
 
     Args:
         requests: With groups.
         seed: Of the negatives.
     """
     rng = np.random.default_rng(seed)
-    distinct = list({(image_identity(r), r.text): r for r in requests}.values())
+    distinct = list({(scope_identity(r), image_identity(r), r.text): r for r in requests}.values())
     members: dict[Hashable, dict[str | None, list[Request]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -76,11 +76,12 @@ def write_triples(triples: Iterator[Triple], path: Path) -> int:
 
 def _pools(request: Request) -> list[Hashable]:
     """Return where negatives are looked for, the hardest first; the last holds all."""
-    pools: list[Hashable] = [("all", request.modalities)]
+    comparable = scope_identity(request), request.modalities
+    pools: list[Hashable] = [("all", comparable)]
     if request.image is not None:
-        pools.insert(0, ("picture", request.modalities, image_identity(request)))
+        pools.insert(0, ("picture", comparable, image_identity(request)))
     if request.intent is not None:
-        pools.insert(0, ("intent", request.modalities, request.intent))
+        pools.insert(0, ("intent", comparable, request.intent))
     return pools
 
 

@@ -91,6 +91,7 @@ class TrainingBatch(NamedTuple):
     picture_id: Tensor  # int64 [B], number of the picture in Samples, -1 without one
     text_id: Tensor  # int64 [B], number of the text in Samples, -1 without one
     described: Tensor  # bool [B], the text describes the picture: a caption, no question
+    scope: Tensor  # int64 [B]; equal = all that must match exactly does
 
 
 class Samples(NamedTuple):

@@ -100,7 +100,7 @@ def fit_joint_hash(
 
 
 def labelled(group: Tensor) -> TrainingBatch:
-    """Return a batch of which nothing but the groups [B] is known."""
+    """Return a batch of one scope of which nothing but the groups [B] is known."""
     none, unknown = torch.zeros(0), torch.full_like(group, -1)
     rows, true = torch.arange(len(group)), torch.ones_like(group, dtype=torch.bool)
     return TrainingBatch(
@@ -116,4 +116,5 @@ def labelled(group: Tensor) -> TrainingBatch:
         picture_id=unknown,
         text_id=unknown,
         described=~true,
+        scope=torch.zeros_like(group),
     )

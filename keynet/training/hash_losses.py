@@ -6,7 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from keynet.training.losses import TEMPERATURE, sign_straight_through, supervised_contrastive
+from keynet.training.losses import (
+    TEMPERATURE,
+    across_scopes,
+    sign_straight_through,
+    supervised_contrastive,
+)
 from keynet.types import KeyOutput, TrainingBatch
 
 
@@ -45,4 +50,4 @@ class ResponseContrast(nn.Module):
     def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
         """Return the loss of a batch."""
         unit = F.normalize(sign_straight_through(output.logits), dim=-1)
-        return supervised_contrastive(unit, batch.group, self.temperature)
+        return supervised_contrastive(unit, batch.group, self.temperature, across_scopes(batch))

@@ -19,19 +19,24 @@ def sign_straight_through(logits: Tensor) -> Tensor:
     return soft + (torch.where(logits >= 0, 1.0, -1.0) - soft).detach()
 
 
-def supervised_contrastive(unit: Tensor, group: Tensor, temperature: float) -> Tensor:
+def supervised_contrastive(
+    unit: Tensor, group: Tensor, temperature: float, left_out: Tensor | None = None
+) -> Tensor:
     """Return the mean over rows with positives of -log p(positive | all others).
 
     Args:
         unit: [B, D], unit norm.
         group: int64 [B]; equal group = positive.
         temperature: Divides the cosines.
+        left_out: bool [B, B], pairs that are neither positive nor negative.
 
     Source: Khosla et al., Supervised Contrastive Learning, NeurIPS 2020, eq. 2 (L_out).
     """
-    itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
-    similarity = (unit @ unit.T / temperature).masked_fill(itself, float("-inf"))
-    positive = (group[:, None] == group[None]) & ~itself
+    absent = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+    if left_out is not None:
+        absent |= left_out
+    similarity = (unit @ unit.T / temperature).masked_fill(absent, float("-inf"))
+    positive = (group[:, None] == group[None]) & ~absent
     log_share = similarity - similarity.logsumexp(1, keepdim=True)
     positives = positive.sum(1)
     per_row = -log_share.masked_fill(~positive, 0).sum(1) / positives.clamp(min=1)
@@ -42,6 +47,17 @@ def supervised_contrastive(unit: Tensor, group: Tensor, temperature: float) -> T
 def prefixes(bits: int) -> list[int]:
     """Return the code lengths that are usable alone: 64, 128, ... up to ``bits``."""
     return [length for length in (64, 128, 256, 512) if length <= bits]
+
+
+def across_scopes(batch: TrainingBatch) -> Tensor:
+    """Return which pairs [B, B] tell nothing: of two scopes, with one question or one group.
+
+    A key does not see the scope, and what one scope says of two pictures and a question need not
+    hold in another: its model, its tenant or its language answers otherwise. Different questions
+    that no scope holds for one are not equivalent anywhere, and stay negatives.
+    """
+    one = (batch.intent[:, None] == batch.intent[None]) | (batch.group[:, None] == batch.group)
+    return one & (batch.scope[:, None] != batch.scope[None])
 
 
 def instances(batch: TrainingBatch) -> Tensor:
@@ -68,6 +84,8 @@ class Contrast(nn.Module):
     * ``image`` over ``entity``: any question can be answered from where a picture's vector lies.
     * ``text`` over ``intent``: a question in any phrasing.
 
+    ``group`` and ``instance`` hold within a scope: see ``across_scopes``.
+
     Args:
         vector: ``key``, ``image`` or ``text``.
         over: ``group``, ``instance``, ``entity`` or ``intent``; requests whose label is -1 are
@@ -87,7 +105,9 @@ class Contrast(nn.Module):
         label = instances(batch) if self.over == "instance" else getattr(batch, self.over)
         rows = (label >= 0).nonzero().squeeze(1)
         unit = getattr(output, self.vector)
-        return supervised_contrastive(unit[rows], label[rows], self.temperature)
+        scoped = self.over in ("group", "instance")
+        left_out = across_scopes(batch)[rows][:, rows] if scoped else None
+        return supervised_contrastive(unit[rows], label[rows], self.temperature, left_out)
 
 
 class CaptionContrast(nn.Module):
@@ -133,12 +153,12 @@ class CodeContrast(nn.Module):
     def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
         """Return the loss of a batch."""
         code = sign_straight_through(output.logits)
-        instance = instances(batch)
+        instance, left_out = instances(batch), across_scopes(batch)
         losses = []
         for length in prefixes(code.shape[1]):
             unit = F.normalize(code[:, :length], dim=-1)
-            by_group = supervised_contrastive(unit, batch.group, self.temperature)
-            by_instance = supervised_contrastive(unit, instance, self.temperature)
+            by_group = supervised_contrastive(unit, batch.group, self.temperature, left_out)
+            by_instance = supervised_contrastive(unit, instance, self.temperature, left_out)
             losses.append(by_group + self.instance_weight * by_instance)
         return torch.stack(losses).mean()
 
@@ -177,7 +197,7 @@ class Decorrelation(nn.Module):
 
 
 class Consistency(nn.Module):
-    """1 - cosine between keys of one question about pictures of the same thing.
+    """1 - cosine between keys of one question in one scope about pictures of the same thing.
 
     Those are a picture in different encodings and, where the source has them, other pictures.
     """
@@ -186,6 +206,7 @@ class Consistency(nn.Module):
         """Return the loss of a batch; zero without pairs."""
         same = batch.entity[:, None] == batch.entity[None]
         same &= batch.group[:, None] == batch.group[None]
+        same &= batch.scope[:, None] == batch.scope[None]
         same &= ~torch.eye(len(same), dtype=torch.bool, device=same.device)
         same &= (batch.entity >= 0)[:, None]
         cosine = output.key @ output.key.T

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from aligners.gradnorm import GradNorm
 from keynet.training.encode import encode
+from keynet.training.losses import across_scopes
 from keynet.training.parts import train_only
 from keynet.training.ranks import own_random
 from keynet.training.start import StartError, start_from
@@ -199,7 +200,9 @@ class KeyModule(pl.LightningModule):
         key = self.augmentation(output.key, output.image, output.text)
         # As in evaluation: the statistics of codes are those of keys as they are.
         logits = F.linear(key, *self.model.hash_matrix())
-        loss: Tensor = self.augment_loss(output.key, key, output.logits, logits, batch.group)
+        loss: Tensor = self.augment_loss(
+            output.key, key, output.logits, logits, batch.group, across_scopes(batch)
+        )
         return loss
 
     def on_fit_end(self) -> None:

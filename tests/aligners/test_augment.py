@@ -180,6 +180,18 @@ def test_contrast_by_hand() -> None:
     torch.testing.assert_close(found, sum(per_row) / 3)
 
 
+def test_pairs_left_out_are_neither_right_nor_wrong() -> None:
+    key, augmented, group = rows(3, dim=4), rows(3, dim=4, seed=1), torch.tensor([5, 2, 5])
+    left_out = torch.tensor([[False, True, True], [True, False, False], [True, False, False]])
+    loss = AugmentedContrast(temperature=0.5)
+    cosines = torch.exp(key @ torch.cat([key, augmented]).T / 0.5)
+    seen = [[3], [2, 4, 5], [1, 4, 5]]  # of keys and, from 3 on, augmented ones
+    right = [3, 4, 5]
+    shares = [cosines[row, right[row]] / cosines[row, seen[row]].sum() for row in range(3)]
+    expected = -torch.log(torch.stack(shares)).mean()
+    torch.testing.assert_close(loss.contrast(key, augmented, group, left_out), expected)
+
+
 def test_agreement_by_hand() -> None:
     logits = torch.tensor([[2.0, -1.0], [0.0, 3.0]])
     augmented = torch.tensor([[1.0, 0.5], [-2.0, 0.0]])

@@ -209,3 +209,44 @@ def test_a_line_that_cannot_be_used(line: Any, reason: str) -> None:
     with pytest.raises(BrokenError) as error:
         read(line)
     assert error.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("tennant", "tenant"), ("tenent", "tenant"), ("Tenant", "tenant"), ("tenantId", "tenant"),
+        ("tenant_id", "tenant"), ("user_name", "user"), ("temprature", "temperature"),
+        ("maxtokens", "max_tokens"), ("conversation_id", "conversation"), ("groups", "group"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_field_is_broken(name: str, meant: str) -> None:
+    with pytest.raises(BrokenError) as error:
+        read(WHOLE | {name: "x", "latency": 3})
+    assert error.value.reason == f"unknown field {name!r}, did you mean {meant!r}"
+
+
+@pytest.mark.parametrize(
+    "name", ["model", "messages", "response"], ids=["modle", "mesages", "respones"]
+)
+def test_a_misspelt_field_is_told_before_what_it_leaves_out(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    misspelt = request.node.callspec.id
+    line = {misspelt if key == name else key: value for key, value in WHOLE.items()}
+    with pytest.raises(BrokenError, match=f"unknown field '{misspelt}', did you mean '{name}'"):
+        read(line)
+
+
+def test_fields_that_resemble_none_that_is_lacking_are_fine() -> None:
+    names = [
+        "created_at", "updated_at", "timestamp", "latency", "latency_ms", "score", "session_id",
+        "request_id", "_id", "uid", "finish_reason", "total_tokens", "provider", "feedback",
+        "response_ms", "model_name", "model_id", "language", "metadata_json", "stored", "ip",
+    ]  # fmt: skip
+    line = WHOLE | dict.fromkeys(names, "x")
+    assert read(line).unread == tuple(sorted(names))
+    # One that is there is not misspelt, and one that is shared changes nothing.
+    assert read(line | {"tenant": "acme", "tenant_id": 7}).scope["tenant"] == "acme"
+    assert read(line | {"user_id": 7}, shared=("user",)).unread[-1] == "user_id"
+    with pytest.raises(BrokenError, match="'user_id', did you mean 'user'"):
+        read(line | {"user_id": 7})

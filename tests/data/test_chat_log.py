@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import logging
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image
 
 from data import chat_log
-from data.chat_log import ChatLog
+from data.chat_log import ChatLog, RefusedLogError
 from data.datamodule import RequestBatches
 from data.picture_sources import PictureSources
 from data.tokenizer import train_tokenizer
@@ -145,24 +146,6 @@ def test_every_broken_line_is_counted_with_its_number(
     assert "4 of 16 lines are broken: 2 broken JSON" in caplog.text
 
 
-def test_a_line_that_is_too_long_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chat_log, "MAX_LINE", 1000)
-    long = line("x" * 2500, "y")
-    exact = json.dumps(line("z", "y")).encode()
-    exact = exact[:-1] + b" " * (998 - len(exact)) + b"}"  # 1000 with its end
-    found = source(write(tmp_path / "log.jsonl", long, *WHOLE, long, exact, WHOLE[0], long)).log
-    assert found.broken.by_reason() == {"line too long": [1, 12, 15]}
-    assert [r.tags["line"] for r in found.requests] == [*map(str, range(2, 12)), "13", "14"]
-
-
-def test_a_last_line_without_an_end_is_a_line(tmp_path: Path) -> None:
-    log = write(tmp_path / "log.jsonl", *WHOLE)
-    log.write_bytes(log.read_bytes().replace(b"\n", b"\r\n").rstrip())
-    assert len(source(log).log.requests) == 10
-
-
 def test_more_than_half_broken_or_nothing_is_an_error(tmp_path: Path) -> None:
     log = write(tmp_path / "log.jsonl", *WHOLE[:5], *[b"{"] * 6)
     message = r"6 of 11 lines are broken: 6 broken JSON.* \(lines 6, 7, .*more than half"
@@ -232,35 +215,33 @@ def test_labels_pairs_and_a_judge(tmp_path: Path) -> None:
     assert len({r.group for r in without.requests}) == 11
 
 
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        ("{", r'line 1: expected {"a": ID, "b": ID, "same": true or false}'),
-        ('{"a": "x", "b": "y"}', "line 1: expected"),
-        ('{"a": "x", "b": "y", "same": "no"}', "line 1: same='no', expected true or false"),
-        ('{"a": "x", "b": "z", "same": true}', "line 1: no usable line has the id 'z'"),
-        ('{"a": "x", "b": "w", "same": true}', "line 1: several requests have the id 'w'"),
-    ],
-)
-def test_pairs_that_cannot_be_read(tmp_path: Path, written: str, message: str) -> None:
-    ids = ["x", "y", "w", "w"]
-    lines = [one | {"id": name} for one, name in zip(WHOLE, ids, strict=False)]
-    pairs = tmp_path / "pairs.jsonl"
-    pairs.write_text(written + "\n")
-    with pytest.raises(ValueError) as error:
-        source(write(tmp_path / "log.jsonl", *lines), pairs=pairs).requests("train")
-    assert message in str(error.value)
+def test_a_calibration_split_that_can_promise_nothing_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [line("is it a colour?", "yes", colour) for colour in COLOURS]
+    log = write(tmp_path / "log.jsonl", *lines)
+    assert len(source(log, calibration=0.5).requests("calibration")) == 5
+    message = (
+        "of the calibration split (requests: 5) a perfect key serves 4 different questions; a "
+        "budget of 1 % needs 299, so its figures will be n/a"
+    )
+    assert message in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(chat_log, "BUDGET", 0.6)  # 4 served rightly suffice
+    source(log, calibration=0.5).requests("calibration")
+    assert not caplog.records
+    monkeypatch.setattr(chat_log, "BUDGET", 0.5)  # 5
+    source(log, calibration=0.5).requests("calibration")
+    assert "a budget of 50 % needs 5" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("content", "hint"),
-    [
-        (b"id,question,answer\n1,what,this\n", "expected JSON lines such as"),
-        (b"[\n{},\n{}\n]\n", "it is one array, write one object a line"),
-        (b"\x1f\x8b\x08\x00\n\x00", "it is gzip, unpack it"),
-    ],
-)
-def test_a_file_of_another_format_is_told(tmp_path: Path, content: bytes, hint: str) -> None:
-    (tmp_path / "log.jsonl").write_bytes(content)
-    with pytest.raises(ValueError, match=hint):
-        source(tmp_path / "log.jsonl").requests("train")
+def test_a_packed_log_is_read(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl", *WHOLE)
+    packed = tmp_path / "log.jsonl.gz"
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    assert source(packed).log.requests == source(log).log.requests
+    packed.write_bytes(gzip.compress(b"[\n{},\n{}\n]\n"))
+    with pytest.raises(RefusedLogError, match="it is one array") as error:
+        source(packed).requests("train")
+    assert error.value.lines == 4
+    assert sum(map(len, error.value.broken.by_reason().values())) == 4

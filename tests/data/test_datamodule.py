@@ -89,6 +89,7 @@ def test_shapes_and_types(module: RequestDataModule, mixed: list[int]) -> None:
         "picture_id": (torch.int64, (8,)),
         "text_id": (torch.int64, (8,)),
         "described": (torch.bool, (8,)),
+        "scope": (torch.int64, (8,)),
     }
     assert {n: (t.dtype, tuple(t.shape)) for n, t in batch._asdict().items()} == expected
     assert batch.image_index.max() == unique_images - 1
@@ -374,3 +375,38 @@ def test_a_source_without_captions_has_no_pairs(toy_source: Any) -> None:
     assert samples.pairs.shape == (0, 2)
     assert samples.pairs.dtype == torch.int64
     assert samples.held_out() == toy_source.requests("calibration")
+
+
+def test_scopes_are_numbered_whatever_modalities_there_are(module: RequestDataModule) -> None:
+    assert not dataset(module).scope.any()
+    scopes: list[dict[str, str]] = [{"tenant": "a"}, {"tenant": "b"}, {"tenant": "a"}, {}]
+    made = [
+        replace(request, scope=scope)
+        for request, scope in zip(module.requests[14:18], scopes, strict=True)
+    ]
+    assert len({request.modalities for request in made}) > 1
+    assert RequestBatches(made, module.preprocessor)[range(4)].scope.tolist() == [0, 1, 0, 2]
+
+
+class FewRequests:
+    name, attribution, disjoint_phrasings = "few", (), False
+
+    def __init__(self, *requests: Request) -> None:
+        self.made = list(requests)
+
+    def requests(self, split: str) -> list[Request]:
+        return self.made
+
+
+def test_requests_without_an_equivalent_are_refused() -> None:
+    one = Request(text="what is it?", group="cat")
+    asked = replace(one, text="which animal?")
+    refused = (
+        (one,), (one, one), (one, replace(asked, group="dog")),
+        (one, replace(asked, scope={"tenant": "b"})),
+    )  # fmt: skip
+    for requests in refused:
+        message = rf"few: the training split .requests: {len(requests)}. has no two different"
+        with pytest.raises(ValueError, match=message):
+            data_module(FewRequests(*requests)).setup("fit")
+    data_module(FewRequests(one, asked)).setup("fit")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.profile import EXACT, ORACLE, profile
+from data.profile import EXACT, ORACLE, most_distinct_served, profile
 from keynet.types import Request
 
 
@@ -60,3 +60,16 @@ def test_what_the_data_do_not_say_is_none() -> None:
     assert found[f"{EXACT} saved_tokens"] is None
     assert found["pictures"] is found["picture_bytes_p50"] is found["groups"] is None
     assert figures([])["image"] is None
+
+
+def test_how_many_different_questions_a_perfect_key_serves() -> None:
+    assert most_distinct_served([]) == 0
+    pictures = [ask("what", bytes([n]), group="1") for n in range(5)]
+    assert most_distinct_served(pictures) == 4  # the first is asked upstream
+    assert most_distinct_served([*pictures, pictures[0]]) == 5
+    apart = [replace(r, scope={"tenant": str(n % 2)}) for n, r in enumerate(pictures)]
+    assert most_distinct_served(apart) == 2 + 1
+    assert most_distinct_served([ask("what", b"1", group=str(n)) for n in range(5)]) == 0
+    # Texts alone are another cache, and of these the larger counts.
+    texts = [ask(f"text {n}", group="2") for n in range(7)]
+    assert most_distinct_served([*pictures, *texts]) == 6

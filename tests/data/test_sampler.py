@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -71,9 +73,9 @@ def test_positives_and_hard_negatives_in_easy_vqa(requests: list[Request]) -> No
     assert found["picture"] > 0.55
 
 
-def test_positives_and_hard_negatives_beyond_chance() -> None:
-    """Where groups are small, as in emoji: 200 concepts, two encodings, two questions."""
-    made = [
+def concepts() -> list[Request]:
+    """As in emoji, groups are small: 200 concepts, two encodings, two questions."""
+    return [
         Request(
             image=f"{concept} {encoding}".encode(), text=intent, group=f"{intent} {concept}",
             entity=str(concept), intent=intent, tags={"picture": str(concept)},
@@ -82,6 +84,10 @@ def test_positives_and_hard_negatives_beyond_chance() -> None:
         for encoding in range(2)
         for intent in ("name", "kind")
     ]  # fmt: skip
+
+
+def test_positives_and_hard_negatives_beyond_chance() -> None:
+    made = concepts()
     found = shares(made, list(sampler(made, batches=20)))
     rng = np.random.default_rng(0)
     chance = shares(made, rng.integers(len(made), size=(20, SIZE)).tolist())
@@ -135,3 +141,21 @@ def test_requests_without_any_partner_still_make_a_batch() -> None:
 def test_a_batch_too_small_for_its_parts(requests: list[Request]) -> None:
     with pytest.raises(ValueError, match="batch_size=7: expected at least 8"):
         HardNegativeBatchSampler(requests, batch_size=7, batches=1, seed=0)
+
+
+def test_partners_are_of_the_scope() -> None:
+    made = [
+        replace(request, scope={"tenant": tenant})
+        for request in concepts()
+        for tenant in ("a", "b")
+    ]
+    for batch in sampler(made, batches=10):
+        for anchor, equivalent, other in zip(batch[0::6], batch[2::6], batch[4::6], strict=True):
+            one, same, negative = made[anchor], made[equivalent], made[other]
+            assert one.scope == same.scope == negative.scope
+            assert one.group == same.group != negative.group
+
+
+def test_one_scope_draws_as_none_does(requests: list[Request]) -> None:
+    named = [replace(request, scope={"tenant": "a"}) for request in requests]
+    assert list(sampler(named)) == list(sampler(requests))

@@ -58,3 +58,11 @@ def test_what_is_written(tmp_path: Path) -> None:
         "positive_image": f"sha256:{hashlib.sha256(b'2').hexdigest()}",
     }  # fmt: skip
     assert second == {"anchor": "x", "positive": "y", "negative": "z", "negative_image": "p.png"}
+
+
+def test_a_triple_is_of_one_scope(toy_source: object) -> None:
+    requests = toy_source.requests("train")  # type: ignore[attr-defined]
+    twice = [replace(r, scope={"tenant": name}) for name in ("a", "b") for r in requests]
+    triples = list(training_triples(twice))
+    assert len(triples) == 2 * len(list(training_triples(requests)))
+    assert all(a.scope == p.scope == n.scope for a, p, n in triples)

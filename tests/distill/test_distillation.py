@@ -72,7 +72,7 @@ def batch(rows: list[tuple[int, int]] = ROWS, captions: int = 12) -> TrainingBat
     described = (pictures >= 0) & (texts >= 0) & (texts < captions)
     return TrainingBatch(
         nothing, pictures >= 0, nothing, nothing, nothing, nothing, nothing, nothing, nothing,
-        picture_id=pictures, text_id=texts, described=described,
+        picture_id=pictures, text_id=texts, described=described, scope=nothing,
     )  # fmt: skip
 
 

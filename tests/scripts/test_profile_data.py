@@ -89,3 +89,18 @@ def test_its_configuration_composes(data: str) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("profile_data", overrides=[f"data={data}", "out=there"])
     assert OmegaConf.to_container(cfg.data.source, resolve=True)
+
+
+def test_of_a_log_that_is_refused_all_broken_lines_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, report = tmp_path / "log.jsonl", tmp_path / "out" / "report.json"
+    path.write_bytes(b"{\n" * 30 + b"{}\n")
+    source = ChatLog(path=path, pictures=PictureSources(kept=tmp_path / "kept"))
+    with pytest.raises(ValueError, match=rf"more than half; .*; all of them: {report}$"):
+        run(tmp_path, monkeypatch, source)
+    found = {r.subset: r for r in read_report(report)}
+    numbers = ", ".join(map(str, range(1, 31)))
+    assert found["broken:broken JSON"].note == f"lines {numbers}"
+    assert found["broken:no messages"].note == "lines 31"
+    assert "31 of 31 lines are broken; report.json names them all." in capsys.readouterr().out

@@ -79,3 +79,10 @@ def test_the_three_losses_have_the_weights_of_the_specification() -> None:
     for entry in losses.values():
         loss = entry["loss"](output(drawn(3)), labelled(GROUP))
         assert loss.shape == () and loss.isfinite()
+
+
+def test_response_contrast_leaves_out_pairs_of_two_scopes() -> None:
+    # One question: nothing is left of what two scopes say, and with it no loss.
+    apart = labelled(GROUP)._replace(scope=torch.arange(len(GROUP)))
+    assert float(ResponseContrast()(output(drawn(2)), apart)) == 0
+    assert float(ResponseContrast()(output(drawn(2)), labelled(GROUP))) > 0
