@@ -8,12 +8,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 REPORT, OUTPUT = "report.json", "output.txt"  # in a trial's folder
 BEGIN = "# trial begins"  # a line of the output at each start
 
-Launch = Callable[[Sequence[str], Path, int], int]  # (command, folder, worker) -> exit status
+GRACE = 30  # seconds that a trial which is stopped has to end
+
+# (command, folder, worker, stopped) -> exit status. Once ``stopped`` is set nobody reads it, and a
+# trial that a Ctrl-C does not reach is ended.
+Launch = Callable[[Sequence[str], Path, int, Event], int]
 
 
 class LauncherError(ValueError):
@@ -34,11 +39,24 @@ def run_here(
             return 0
         output.write(f"{BEGIN}\n".encode())
         output.flush()
-        done = subprocess.run(
+        with subprocess.Popen(
             command, stdout=output, stderr=output, env={**_environment(), **environment},
             pass_fds=[lock.fileno()], cwd=cwd,
-        )  # fmt: skip
-        return done.returncode
+        ) as training:  # fmt: skip
+            try:
+                return _status(training)
+            except KeyboardInterrupt:  # as Ray cancels; an interrupt itself its processes block
+                training.terminate()
+                raise
+
+
+def _status(training: subprocess.Popen[bytes]) -> int:
+    """Wait in steps: Ray's interrupt is seen between two of them alone."""
+    while True:
+        try:
+            return training.wait(1)
+        except subprocess.TimeoutExpired:
+            continue
 
 
 def _environment() -> dict[str, str]:
@@ -60,7 +78,7 @@ def local(workers: int, processes: int) -> Launch:
         )
     threads = max(1, (os.cpu_count() or 1) // (workers * processes))
 
-    def launch(command: Sequence[str], folder: Path, worker: int) -> int:
+    def launch(command: Sequence[str], folder: Path, worker: int, stopped: Event) -> int:
         mine = devices[worker * processes : (worker + 1) * processes]
         share = {"CUDA_VISIBLE_DEVICES": ",".join(mine)} if gpus else {}
         cores = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
@@ -75,16 +93,30 @@ def on_ray(workers: int, processes: int) -> Launch:
         import ray
     except ImportError as error:
         raise LauncherError("Ray is not installed: pip install 'keynet-cache[ray]'") from error
-    ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, ignore_reinit_error=True)
+    address = os.environ.get("RAY_ADDRESS")
+    ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
+    found = ray.cluster_resources()
+    if address is None and found.get("CPU", 0) < processes:
+        raise LauncherError(
+            f"a trial of {processes} processes takes {processes} cores, Ray found "
+            f"{found.get('CPU', 0):.0f} on this machine; give fewer --processes"
+        )
     wanted: dict[str, Any] = {"num_cpus": processes}
-    if ray.cluster_resources().get("GPU"):
+    if found.get("GPU"):
         wanted = {"num_cpus": processes, "num_gpus": processes}
     remote = ray.remote(max_retries=0, **wanted)(run_here)
 
-    def launch(command: Sequence[str], folder: Path, worker: int) -> int:
+    def launch(command: Sequence[str], folder: Path, worker: int, stopped: Event) -> int:
         mine = _environment()
         mine.pop("CUDA_VISIBLE_DEVICES", None)  # there Ray gives the trial its own
-        return int(ray.get(remote.remote(list(command), folder, mine, os.getcwd())))
+        trial = remote.remote(list(command), folder, mine, os.getcwd())
+        while not ray.wait([trial], timeout=1)[0]:
+            if stopped.is_set():
+                ray.cancel(trial)
+                # One that waits for another's lock hears nothing: Ray ends it with this process.
+                ray.wait([trial], timeout=GRACE)
+                raise LauncherError("stopped")
+        return int(ray.get(trial))
 
     return launch
 
@@ -101,7 +133,7 @@ def on_slurm(workers: int, processes: int) -> Launch:
             "submitit is not installed: pip install 'keynet-cache[slurm]'"
         ) from error
 
-    def launch(command: Sequence[str], folder: Path, worker: int) -> int:
+    def launch(command: Sequence[str], folder: Path, worker: int, stopped: Event) -> int:
         executor = submitit.AutoExecutor(folder=folder / "slurm", cluster="slurm")
         executor.update_parameters(
             name="keynet-trial", gpus_per_node=processes, cpus_per_task=processes * 4,

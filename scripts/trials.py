@@ -50,7 +50,7 @@ class Trials:
         self._fixed, self._searched = list(fixed), dict(searched)
         self._lock = threading.Lock()
         self._running, self._ended, self._failures = 0, 0, 0
-        self._start, self._stopped = monotonic(), False
+        self._start, self._stopped = monotonic(), threading.Event()
 
     def run(self) -> None:
         """Return when enough trials have ended well.
@@ -64,9 +64,9 @@ class Trials:
             try:
                 for one in working:
                     one.result()
-            except KeyboardInterrupt:  # which the trials of this machine get, too
-                self._stopped = True
-                self._say("stopping; trials that run on other machines are waited for")
+            except KeyboardInterrupt:  # which the trials of this terminal get, too
+                self._stopped.set()
+                self._say("stopping; trials that run as Slurm jobs are waited for")
                 raise SweepError("stopped; the same command goes on") from None
         if self._failures >= FAILURES:
             last = self._of(TrialState.FAIL)[-1]
@@ -92,14 +92,15 @@ class Trials:
             folder.mkdir(parents=True, exist_ok=True)
             options = [*self._fixed, *chosen, f"run_dir={folder.resolve()}"]
             try:
-                status = self._launch(command_of(options, self._args.processes), folder, worker)
+                command = command_of(options, self._args.processes)
+                status = self._launch(command, folder, worker, self._stopped)
                 value, why = self._figure(folder, status)
             except SweepError:  # no trial will do better
-                self._stopped = True
+                self._stopped.set()
                 raise
             except Exception as error:  # a launcher's own, as of a job that was cancelled
                 value, why = None, " ".join(f"{type(error).__name__}: {error}".split())
-            if self._stopped:
+            if self._stopped.is_set():
                 return
             with self._lock:
                 self._tell(trial, value, why)
@@ -108,7 +109,7 @@ class Trials:
         """Return the next trial; None when there are enough."""
         with self._lock:
             enough = len(self._of(TrialState.COMPLETE)) + self._running >= self._args.trials
-            if enough or self._stopped or self._failures >= FAILURES:
+            if enough or self._stopped.is_set() or self._failures >= FAILURES:
                 return None
             trial = self._study.ask(self._searched)
             if FOLDER not in trial.user_attrs:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -28,21 +26,6 @@ slow = pytest.mark.slow
 
 def command(*overrides: str) -> list[str]:
     return [sys.executable, str(ROOT / "train.py"), *overrides]
-
-
-def words(line: str) -> list[str]:
-    """A command of the documentation, of the demo, as a tiny run of this checkout."""
-    program, *arguments = shlex.split(line)
-    with_torchrun = ["-m", "torch.distributed.run"] if program == "torchrun" else []
-    given = [str(ROOT / word) if word == "train.py" else word for word in arguments]
-    return [sys.executable, *with_torchrun, *given, *(o for o in TINY if o not in arguments)]
-
-
-def documented(page: str) -> list[str]:
-    """The commands of a page that train the demo."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if "train.py" in line]
 
 
 def train(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
@@ -175,23 +158,6 @@ def test_a_mistake_is_told_without_a_traceback(
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("outputs/*/*/latest"))
-
-
-@slow
-def test_the_commands_of_docs_scale_train(tmp_path: Path) -> None:
-    commands = documented("scale.md")
-    assert len(commands) == 4
-    for line in commands:
-        done = subprocess.run(
-            words(line), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=900
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("step 2 of 2") == (0 if line.startswith("python") else 1)
-    runs = [path for path in (tmp_path / RUNS).iterdir() if path.name != "latest"]
-    assert len(runs) == 2  # one directory a run, whose name torchrun gives
-    for run in [*runs, tmp_path / "outputs" / "two"]:
-        assert (run / "report.json").exists()
-        assert (run / "log.txt").read_text().count("step 2 of 2") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Sweeps: trials by Optuna, each a training of its own, that survive failures and kills."""
 
+import fcntl
 import json
 import os
 import shlex
@@ -7,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -30,6 +33,8 @@ with (run / "alone").open("a+") as alone:
     fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
     alone.write("started\\n"); alone.flush()
     time.sleep(float(given.get("+wait", 0)))
+    while Path(given.get("+while", "/nowhere")).exists():
+        time.sleep(0.1)
     rate = float(given["module.learning_rate"])
     if given.get("+fail") == "all" or given.get("+fail") == "some" and rate > 0.002:
         sys.exit("error: it would not learn")
@@ -61,12 +66,29 @@ def command(tmp_path: Path) -> list[str]:
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment()
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment()
     )
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def interrupted(command: list[str], begun: Callable[[], bool], said: str) -> None:
+    """Run a sweep until ``begun``, then interrupt it as a terminal does."""
+    first = subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+        # A shell that runs tests in the background lets its children ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    while not begun():
+        time.sleep(0.05)
+        assert first.poll() is None
+    os.killpg(first.pid, signal.SIGINT)
+    _, told = first.communicate(timeout=120)
+    assert said in told
 
 
 def starts(out: Path) -> list[int]:
@@ -145,20 +167,73 @@ def test_an_interrupt_ends_it_and_the_same_command_goes_on(
 ) -> None:
     command += ["+wait=1", "--trials", "2"]
     out = tmp_path / "out"
-    first = subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-        # A shell that runs tests in the background lets its children ignore interrupts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    while not starts(out):
-        time.sleep(0.05)
-    os.killpg(first.pid, signal.SIGINT)  # as a terminal does
-    _, said = first.communicate(timeout=60)
-    assert "stopped; the same command goes on" in said
+    interrupted(command, lambda: bool(starts(out)), "stopped; the same command goes on")
     done = run(command)
     assert done.returncode == 0, done.stderr
     assert len(read_report(out / "report.json")) == 2
+
+
+@pytest.fixture
+def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words that choose Ray, on this machine; its token is kept in ``tmp_path``."""
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return ["--launcher", "ray"]
+
+
+@pytest.mark.slow
+def test_ray_runs_six_trials_over_two_workers(
+    command: list[str], ray: list[str], tmp_path: Path
+) -> None:
+    done = run([*command, *ray, "--trials", "6", "--workers", "2"])
+    assert done.returncode == 0, done.stderr
+    assert starts(tmp_path / "out") == [1] * 6
+    assert "best: trial " in done.stdout
+    values = [record.value for record in read_report(tmp_path / "out" / "report.json")]
+    assert len(values) == 6 and None not in values
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_trials_of_ray_and_the_same_command_goes_on(
+    command: list[str], ray: list[str], tmp_path: Path
+) -> None:
+    command += [*ray, "--trials", "2", "--workers", "2"]
+    out, lasting = tmp_path / "out", tmp_path / "lasting"
+    lasting.touch()
+    command.append(f"+while={lasting}")
+    interrupted(command, lambda: len(starts(out)) == 2, "stopped; the same command goes on")
+    for trial in out.glob("trials/*"):
+        with (trial / "lock").open() as lock:  # no process has it any more
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lasting.unlink()
+    done = run(command)
+    assert done.returncode == 0, done.stderr
+    assert starts(out) == [2, 2]
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_on_ray_goes_on(command: list[str], ray: list[str], tmp_path: Path) -> None:
+    command += [*ray, "+wait=3", "--trials", "2", "--workers", "2"]
+    out = tmp_path / "out"
+    first = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)
+    while len(starts(out)) < 2:
+        time.sleep(0.05)
+        assert first.poll() is None
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    done = run(command)
+    assert done.returncode == 0, done.stderr
+    assert len(read_report(out / "report.json")) == 2
+
+
+@pytest.mark.slow
+def test_trials_that_ray_has_no_cores_for_are_refused(
+    command: list[str], ray: list[str], tmp_path: Path
+) -> None:
+    done = run([*command, *ray, "--processes", "4096"])
+    assert done.returncode == 1
+    assert "a trial of 4096 processes takes 4096 cores, Ray found" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -205,7 +280,7 @@ def test_the_sweep_of_the_documentation_composes() -> None:
 def test_what_a_launcher_raises_is_the_failure_of_its_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def launch(command: object, folder: Path, worker: int) -> int:
+    def launch(command: object, folder: Path, worker: int, stopped: Event) -> int:
         raise RuntimeError("job 7 was cancelled")
 
     monkeypatch.setitem(LAUNCHERS, "local", lambda workers, processes: launch)
@@ -230,11 +305,11 @@ def test_workers_share_gpus_and_none_is_shared(
     launch = local(2, 2)
     told = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
     for worker in (0, 1):
-        assert launch([sys.executable, "-c", told], tmp_path, worker) == 0
+        assert launch([sys.executable, "-c", told], tmp_path, worker, Event()) == 0
     told_by = (tmp_path / "output.txt").read_text().splitlines()
     assert told_by == [BEGIN, "0,1", BEGIN, "2,3"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")  # a scheduler's
-    assert local(2, 2)([sys.executable, "-c", told], tmp_path, 1) == 0
+    assert local(2, 2)([sys.executable, "-c", told], tmp_path, 1, Event()) == 0
     assert (tmp_path / "output.txt").read_text().splitlines()[-1] == "6,7"
     with pytest.raises(LauncherError, match="3 workers of 2 processes need 6 GPUs"):
         local(3, 2)
