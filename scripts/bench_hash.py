@@ -13,6 +13,7 @@ import torch
 
 from keynet.evaluation.bench import busy
 from keynet.evaluation.hash_cost import (
+    DIMS,
     cost_table,
     key_records,
     key_seconds,
@@ -64,7 +65,7 @@ def on_cpu(args: argparse.Namespace) -> list[Record]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        records = key_records(key_seconds())
+        records = [one for dim in DIMS for one in key_records(key_seconds(dim), dim)]
         for size in SIZES:
             records += search_records(size, search_seconds(size, args.k, args.budget, say), args.k)
     finally:

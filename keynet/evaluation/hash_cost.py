@@ -18,6 +18,7 @@ from keynet.hashing.cpu import nearest
 
 DATA, SPLIT = "noise", "bench"
 BITS, DIM = 256, 512
+DIMS = (256, DIM)  # KeyNet's keys, and wide ones
 OP, CALL, READ = "keynet hamming_search", "keynet nearest, as the index", "plain read"
 LEAST_ROUNDS, MOST_ROUNDS, WARM_UPS = 5, 300, 3
 TURN, KEY_BUDGET = 5e-3, 5.0  # seconds
@@ -57,10 +58,10 @@ def search_seconds(
     return found
 
 
-def key_seconds() -> dict[str, list[float]]:
-    """Return the seconds of each run of hashing one key, by name."""
+def key_seconds(dim: int) -> dict[str, list[float]]:
+    """Return the seconds of each run of hashing one key of so many numbers, by name."""
     torch.manual_seed(0)
-    key, weight, bias = torch.randn(1, DIM), torch.randn(BITS, DIM), torch.randn(BITS)
+    key, weight, bias = torch.randn(1, dim), torch.randn(BITS, dim), torch.randn(BITS)
     row, matrix, shift = key.numpy(), weight.numpy().T, bias.numpy()
     runs: dict[str, Run] = {
         "hash_keys": lambda: hash_keys(key, weight, bias),
@@ -112,11 +113,10 @@ def search_records(size: int, seconds: Mapping[str, Sequence[float]], k: int) ->
     return records
 
 
-def key_records(seconds: Mapping[str, Sequence[float]]) -> list[Record]:
+def key_records(seconds: Mapping[str, Sequence[float]], dim: int) -> list[Record]:
     """Return the medians of hashing one key."""
-    note = f"one key of {DIM}"
     return [
-        latency(Sheet(DATA, SPLIT, "keys_1", name, BITS), times, note)
+        latency(Sheet(DATA, SPLIT, f"key_width_{dim}", name, BITS), times, "one key")
         for name, times in seconds.items()
     ]
 

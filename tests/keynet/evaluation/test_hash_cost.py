@@ -33,9 +33,9 @@ def test_ratios_are_to_the_fastest_library_and_to_a_plain_read() -> None:
 
 def test_the_table_has_a_line_a_method() -> None:
     seconds = {hash_cost.CALL: [2e-3], "NumPy": [4e-3], "plain read": [1e-3]}
-    records = [*key_records({"hash_keys": [9e-6]}), *search_records(10_000, seconds, k=10)]
+    records = [*key_records({"hash_keys": [9e-6]}, 256), *search_records(10_000, seconds, k=10)]
     lines = cost_table(records).splitlines()
-    assert lines[0] == "keys, 1" and "codes, 10,000" in lines
+    assert lines[0] == "key width, 256" and "codes, 10,000" in lines
     [ours] = [line.split() for line in lines if line.startswith(hash_cost.CALL)]
     assert ours[-3:] == ["2,000.0", "0.5", "0.5"]
     assert "x fastest" in lines[1] and "share of read" in lines[1]
