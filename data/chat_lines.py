@@ -28,8 +28,8 @@ from keynet.cache.scope import scope_digest
 
 # Of chat completions, as OpenAI, vLLM and others take them: what changes the answer.
 SAMPLING = (
-    "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "seed", "stop",
-    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs",
+    "temperature", "top_p", "top_k", "top_a", "min_p", "max_tokens", "max_completion_tokens",
+    "min_tokens", "seed", "stop", "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs",
     "top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call",
     "response_format", "reasoning_effort", "verbosity", "modalities", "audio", "prediction",
     "web_search_options",
@@ -179,8 +179,12 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 def _check_names(body: Mapping[str, Any], shared: Collection[str]) -> None:
     """Raise BrokenError for a field that is likely one that the line lacks, misspelt."""
+    given = {name for name, value in body.items() if value is not None} | {*shared}
+    messages = body.get("messages")
+    if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
+        given |= {"response"} if messages[-1].get("role") == "assistant" else set()
     for name in sorted(body.keys() - KNOWN):
-        meant = [one for one in _alike(name) if one not in body and one not in shared]
+        meant = [one for one in _alike(name) if one not in given]
         if meant:
             raise BrokenError(f"unknown field {name[:40]!r}, did you mean {meant[0]!r}")
 

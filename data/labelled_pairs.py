@@ -32,7 +32,7 @@ def read_pairs(path: Path, requests: Sequence[Request]) -> list[Verdict]:
         try:
             pair = json.loads(line.decode("utf-8"))
             a, b, same = str(pair["a"]), str(pair["b"]), pair["same"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f'{path}, line {place}: expected {{"a": ID, "b": ID, "same": true or false}}'
             ) from error

@@ -34,9 +34,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
                 rest = line
                 while len(rest) == MAX_LINE and not rest.endswith(b"\n"):
                     rest = file.readline(MAX_LINE)
+                whole = line.endswith(b"\n") or len(line) < MAX_LINE
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
-                whole = line.endswith(b"\n") or len(line) < MAX_LINE
                 yield number, line.rstrip(b"\r\n") if whole else None
         except DAMAGED as error:
             raise ValueError(

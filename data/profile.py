@@ -65,7 +65,7 @@ def profile(requests: Sequence[Request]) -> list[Figure]:
         Figure("requests", n, n, "requests"),
         *(share(name, modalities[name]) for name in ("image+text", "image", "text")),
         *(share(f"language:{name}", k) for name, k in languages.most_common(LANGUAGES)),
-        count("scopes", [scope_digest(r.scope, True, True) for r in requests]),
+        count("scopes", [scope_identity(r) for r in requests]),
         count("conversations", [r.tags.get("conversation") for r in requests]),
         count("pictures", list(images)),
         Figure("picture_bytes_p50", _median(sizes), len(sizes), "bytes"),

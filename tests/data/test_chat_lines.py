@@ -250,3 +250,11 @@ def test_fields_that_resemble_none_that_is_lacking_are_fine() -> None:
     assert read(line | {"user_id": 7}, shared=("user",)).unread[-1] == "user_id"
     with pytest.raises(BrokenError, match="'user_id', did you mean 'user'"):
         read(line | {"user_id": 7})
+    with pytest.raises(BrokenError, match="'tenant_id', did you mean 'tenant'"):
+        read(line | {"tenant": None, "tenant_id": 7})
+    # Nor is the response lacking where the last message is the answer.
+    answer = {"role": "assistant", "content": "A cat."}
+    tuned = {**WHOLE, "messages": [*WHOLE["messages"], answer], "response_id": "7"}
+    del tuned["response"]
+    assert read(tuned).response == "A cat."
+    assert read(WHOLE | {"min_tokens": 1, "top_a": 0.2}).unread == ()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import codecs
 import gzip
 from pathlib import Path
 
@@ -32,9 +33,10 @@ def test_a_line_that_is_too_long_is_passed_over(
     long, exact = b"x" * 25, b"y" * 9  # ten with its end
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"\n".join([long, b"a", b"x" * 10, exact, b"b", long]))
-    assert list(read_lines(path)) == [
-        (1, None), (2, b"a"), (3, None), (4, exact), (5, b"b"), (6, None),
-    ]  # fmt: skip
+    numbered = [(1, None), (2, b"a"), (3, None), (4, exact), (5, b"b"), (6, None)]
+    assert list(read_lines(path)) == numbered
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert list(read_lines(path)) == numbered
 
 
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
