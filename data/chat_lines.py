@@ -29,10 +29,10 @@ from keynet.cache.scope import scope_digest
 # Of chat completions, as OpenAI, vLLM and others take them: what changes the answer.
 SAMPLING = (
     "temperature", "top_p", "top_k", "top_a", "min_p", "max_tokens", "max_completion_tokens",
-    "min_tokens", "seed", "stop", "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs",
-    "top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call",
-    "response_format", "reasoning_effort", "verbosity", "modalities", "audio", "prediction",
-    "web_search_options",
+    "min_tokens", "seed", "stop", "n", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "logit_bias", "logprobs", "top_logprobs", "tools", "tool_choice",
+    "parallel_tool_calls", "functions", "function_call", "response_format", "reasoning_effort",
+    "verbosity", "modalities", "audio", "prediction", "web_search_options",
 )  # fmt: skip
 SCOPED = ("tenant", "scene", "device", "user")
 # Read, or known to change no answer; others are counted as not read.
