@@ -15,6 +15,7 @@ in it. All else that bears on the answer goes into the scope as ``keynet.request
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from data.broken_lines import BrokenError
+from data.json_objects import unique_keys
 from keynet.cache.request_scope import SHARED, request_scope
 from keynet.cache.scope import scope_digest
 
@@ -45,6 +47,7 @@ KNOWN = frozenset(
 # A misspelling of these would change unnoticed what was asked, who shares an answer, or a split.
 TELLING = ("messages", "model", "response", "conversation", "group", *SAMPLING, *SCOPED)
 CLOSE = 0.8  # of difflib's ratio: one letter of five is another
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # an escape of a half character, alone or not
 MAX_TEXT_BYTES = 1_000_000  # keynet.preprocess refuses more
 
 Load = Callable[[str], tuple[str, Path]]  # a picture's URL to its digest and its file
@@ -167,9 +170,15 @@ def _parsed(line: bytes) -> dict[str, Any]:
     if not line.strip():
         raise BrokenError("empty line")
     try:
-        body = json.loads(line.decode("utf-8"), parse_constant=_refuse)
+        body = json.loads(
+            line.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=unique_keys
+        )
+        if SURROGATE.search(line):
+            json.dumps(body, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise BrokenError("not UTF-8", f"byte {error.start}") from error
+    except UnicodeEncodeError as error:
+        raise BrokenError("text is not Unicode", "a lone surrogate") from error
     except (ValueError, RecursionError) as error:
         raise BrokenError("broken JSON", str(error)[:80]) from error
     if not isinstance(body, dict):
@@ -306,11 +315,7 @@ def _check_text(text: str | None) -> None:
         return
     if not text.strip():
         raise BrokenError("no text and no picture")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise BrokenError("text is not Unicode", "a lone surrogate") from error
-    if size > MAX_TEXT_BYTES:
+    if len(text.encode()) > MAX_TEXT_BYTES:
         raise BrokenError("text too long", f"over {MAX_TEXT_BYTES:,} bytes")
 
 

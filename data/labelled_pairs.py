@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from data.json_objects import unique_keys
 from data.log_groups import Pair, Verdict
 from keynet.types import Request
 
@@ -30,7 +31,7 @@ def read_pairs(path: Path, requests: Sequence[Request]) -> list[Verdict]:
     lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()
     for place, line in enumerate(lines, start=1):
         try:
-            pair = json.loads(line.decode("utf-8"))
+            pair = json.loads(line.decode("utf-8"), object_pairs_hook=unique_keys)
             a, b, same = str(pair["a"]), str(pair["b"]), pair["same"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(

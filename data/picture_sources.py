@@ -104,7 +104,7 @@ class PictureSources:
             return path.read_bytes()
         except BrokenError:
             raise
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        except (OSError, ValueError, RuntimeError) as error:  # a NUL in the name, a loop of links
             raise BrokenError(NO_FILE, repr(url[:80])) from error
 
     def _fetched(self, url: str) -> tuple[str, Path]:

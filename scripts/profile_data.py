@@ -45,6 +45,8 @@ def run(cfg: DictConfig) -> None:
     for name in ("pairs", "doubt"):
         if cfg[name] is not None and Path(cfg[name]).exists():
             raise ValueError(f"{name}={cfg[name]} is there already; give another name, or move it")
+    if cfg.pairs is not None and cfg.pairs == cfg.doubt:
+        raise ValueError(f"pairs and doubt are both {cfg.pairs}; give each its own file")
     source: Source = instantiate(cfg.data.source)
     report = Path(cfg.out) / "report.json"
     try:

@@ -36,6 +36,7 @@ def test_pairs_are_written_labelled_and_read(tmp_path: Path) -> None:
         (b"{", 'line 1: expected {"a": ID, "b": ID, "same": true or false}'),
         (b'{"a": "\xf6"}', "line 1: expected"),
         (b"[" * 100_000, "line 1: expected"),
+        (b'{"a": "x", "b": "y", "same": true, "same": false}', "line 1: expected"),
         (b'{"a": "x", "b": "y"}', "line 1: expected"),
         (b'{"a": "x", "b": "y", "same": "no"}', "line 1: same='no', expected true or false"),
         (b'{"a": "x", "b": "z", "same": true}', "line 1: no usable line has the id 'z'"),

@@ -86,6 +86,14 @@ def test_a_link_out_of_the_folder_is_outside(log: Path, sources: PictureSources)
     assert error.value.reason == OUTSIDE
 
 
+def test_a_loop_of_links_is_no_file(log: Path, sources: PictureSources) -> None:
+    (log / "a.png").symlink_to(log / "b.png")
+    (log / "b.png").symlink_to(log / "a.png")
+    with pytest.raises(BrokenError) as error:
+        sources.load("a.png", log)
+    assert error.value.reason == NO_FILE
+
+
 def test_a_pipe_and_a_huge_file_are_not_read(log: Path, sources: PictureSources) -> None:
     os.mkfifo(log / "pipe.png")
     with pytest.raises(BrokenError) as error:

@@ -62,6 +62,8 @@ def test_a_chat_log(
     assert len(lines) == source.log.doubt.pairs > 0
     with pytest.raises(ValueError, match="is there already"):  # labels are not overwritten
         run(tmp_path, monkeypatch, source, doubt=str(tmp_path / "doubt.jsonl"))
+    with pytest.raises(ValueError, match=r"pairs and doubt are both .*new\.jsonl; give each its"):
+        run(tmp_path, monkeypatch, source, **dict.fromkeys(("pairs", "doubt"), "new.jsonl"))
     # Labelled, they are decided; what is not yet labelled stays in doubt.
     first = json.loads(lines[0]) | {"same": True}
     (tmp_path / "doubt.jsonl").write_text("\n".join([json.dumps(first), *lines[1:]]))
