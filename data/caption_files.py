@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from data.photographs import is_unicode
 from data.requests import Split
 
 EXPECTED = (
@@ -36,11 +37,15 @@ UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 @dataclass
 class CaptionLists:
-    """The captions of one picture as they are written, its split, or why it cannot be used."""
+    """The captions of one picture as they are written, its split, or why it cannot be used.
+
+    What is not ``named`` names no picture and stands under its place in the file.
+    """
 
     texts: list[Any] = field(default_factory=list)
     split: Split | None = None
     broken: str | None = None
+    named: bool = True
 
 
 Listed = dict[str, CaptionLists]  # by the picture's file name
@@ -73,7 +78,7 @@ def _of_json(path: Path, content: bytes) -> Listed:
         known = json.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start:,})") from error
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         raise ValueError(
             f"{path} is no JSON that can be read, or is cut off ({error}); copy it again"
         ) from error
@@ -96,7 +101,7 @@ def _of_coco(images: list[Any], annotations: list[Any]) -> Listed:
     for number, image in enumerate(images, start=1):
         name, key = (image.get(k) if isinstance(image, dict) else None for k in ("file_name", "id"))
         if not (isinstance(name, str) and name and isinstance(key, (int, str))):
-            listed[f"image number {number}"] = CaptionLists(broken="no file_name and id")
+            listed[f"image number {number}"] = _unnamed("no file_name and id")
             continue
         one = _add(listed, name)
         if str(key) in of_id:
@@ -105,9 +110,9 @@ def _of_coco(images: list[Any], annotations: list[Any]) -> Listed:
     for number, annotation in enumerate(annotations, start=1):
         key = annotation.get("image_id") if isinstance(annotation, dict) else None
         if not isinstance(key, (int, str)):
-            listed[f"annotation number {number}"] = CaptionLists(broken="no image_id")
+            listed[f"annotation number {number}"] = _unnamed("no image_id")
         elif str(key) not in of_id:
-            unknown = CaptionLists(broken="its captions are there, it is not among the images")
+            unknown = _unnamed("its captions are there, it is not among the images")
             listed.setdefault(f"image id {key}", unknown)
         else:
             of_id[str(key)].texts.append(annotation.get("caption"))
@@ -121,12 +126,11 @@ def _of_karpathy(images: list[Any]) -> Listed:
         name, folder, split = (known.get(k) for k in ("filename", "filepath", "split"))
         sentences = known.get("sentences")
         if not (isinstance(name, str) and name and isinstance(sentences, list)):
-            broken = CaptionLists(broken="no filename and sentences")
-            listed[f"image number {number}"] = broken
+            listed[f"image number {number}"] = _unnamed("no filename and sentences")
             continue
         one = _add(listed, f"{folder}/{name}" if folder else name)
         one.texts = [s.get("raw") if isinstance(s, dict) else None for s in sentences]
-        if split in KARPATHY:
+        if isinstance(split, str) and split in KARPATHY:
             one.split = KARPATHY[split]
         elif one.broken is None:
             one.broken = f"split {split!r}, expected one of {', '.join(KARPATHY)}"
@@ -140,6 +144,10 @@ def _add(listed: Listed, name: str) -> CaptionLists:
     return listed.setdefault(name, CaptionLists())
 
 
+def _unnamed(reason: str) -> CaptionLists:
+    return CaptionLists(broken=reason, named=False)
+
+
 def _of_lines(path: Path, content: bytes) -> Listed:
     # Bytes that are no UTF-8 are kept apart, so that they break one caption and not the file.
     decoded = (line.decode("utf-8", "surrogateescape") for line in content.splitlines())
@@ -151,13 +159,13 @@ def _of_lines(path: Path, content: bytes) -> Listed:
     listed: Listed = {}
     for number, line in lines:
         name, text = read(line)
-        if not name or not _is_utf8(name):
-            listed[f"line {number}"] = CaptionLists(broken=f"no picture's name in {line[:40]!a}")
+        if not name or not is_unicode(name):
+            listed[f"line {number}"] = _unnamed(f"no picture's name in {line[:40]!a}")
             continue
         one = listed.setdefault(name, CaptionLists())
         if text is None:
             one.broken = f"line {number} cannot be read: {line[:60]!a}"
-        elif not _is_utf8(text):
+        elif not is_unicode(text):
             one.broken = f"line {number} is not UTF-8"
         else:
             one.texts.append(text)
@@ -172,7 +180,11 @@ def _token(line: str) -> Row:
 def _columns(path: Path, header: str) -> Callable[[str], Row]:
     """Return what reads a line under this header; the last column is the caption."""
     delimiter = "|" if "|" in header else ","
-    columns = [column.strip().lower() for column in header.split(delimiter)]
+    try:
+        columns = next(csv.reader([header], strict=True)) if delimiter == "," else header.split("|")
+    except csv.Error:
+        columns = []
+    columns = [column.strip().lower() for column in columns]
     named = [number for number, column in enumerate(columns) if column in NAMES]
     if len(named) != 1 or columns[-1] not in TEXTS:
         raise ValueError(f"{path} begins with {header[:60]!a}; {EXPECTED}")
@@ -189,11 +201,3 @@ def _columns(path: Path, header: str) -> Callable[[str], Row]:
         return name, delimiter.join(fields[last:]) if len(fields) > last else None
 
     return read
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

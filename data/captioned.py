@@ -22,7 +22,13 @@ import numpy as np
 from tqdm import tqdm
 
 from data.perturb import photo_as_sent
-from data.photograph_splits import cut_test, joined_copies, says_splits, without_tested
+from data.photograph_splits import (
+    check_for_test,
+    cut_test,
+    joined_copies,
+    says_splits,
+    without_tested,
+)
 from data.photographs import Photograph, Read
 from data.requests import CAPTION, Split
 from keynet.pictures import open_image
@@ -163,7 +169,7 @@ class Captioned:
         visits: Encodings of each training photograph.
         questions: Nouns asked about each, at most.
         fold: ``test``, or ``dev`` to develop on: then calibration and test are the two halves of
-            the development photographs, and the files of ``test`` are not read.
+            the development photographs. Neither trains on those of ``test``.
         attribution: Whom to credit.
 
     Raises:
@@ -277,7 +283,8 @@ class Captioned:
                 "data.source.test=null"
             )
         else:
-            test = [] if self.fold == "dev" else joined_copies(self.read(self.test))
+            test = joined_copies(self.read(self.test))
+            check_for_test(test)
             training = without_tested(found, test)
         if len(training) <= self.development:
             raise ValueError(

@@ -17,6 +17,7 @@ from data.photographs import (
     BrokenPhotographError,
     Photograph,
     check_image,
+    check_name,
     check_share,
     whole_captions,
     without_broken,
@@ -36,22 +37,24 @@ def read_captions(
 
     One that is not whole is skipped with a warning: its picture is missing, outside of the folders
     or does not decode; it has no caption, an empty one or one that cannot be read; it is listed
-    twice. Captions of a picture that is not listed are counted as such a photograph.
+    twice. Captions of a picture that is not listed are counted as such a photograph, as is each
+    place that names no picture.
 
     Args:
         paths: Caption files (``data.caption_files``), globs or numbered ranges.
-        pictures: Folders in which the file names of pictures are looked up; by default the one in
-            which their caption file is.
+        pictures: Folders, at least one, in which the file names of pictures are looked up; by
+            default the one in which their caption file is.
         max_broken: Share of the photographs that may be skipped, in [0, 1).
 
     Raises:
         FileNotFoundError: When a path or pattern matches no file, or a folder is not there.
-        ValueError: When more photographs are broken, or a file is no caption file.
+        ValueError: When more photographs are broken, a file is no caption file, or the list of
+            folders is empty.
     """
     check_share(max_broken)
     folders = None if pictures is None else _folders(pictures)
     files = {path: read_caption_file(path) for path in find_files(paths, "caption file")}
-    copies = Counter(name for listed in files.values() for name in listed)
+    copies = Counter(n for listed in files.values() for n, one in listed.items() if one.named)
     found: list[Photograph] = []
     broken: dict[str, str] = {}
     for path, listed in files.items():
@@ -62,13 +65,19 @@ def read_captions(
                     raise BrokenPhotographError("in several caption files")
                 found.append(_photograph(name, captions, path, folders or [path.parent]))
             except BrokenPhotographError as error:
-                broken[name] = f"{name} in {path.name}: {error}"
+                one = name if captions.named else f"{name} of {path}"
+                broken[one] = f"{name} in {path.name}: {error}"
     return without_broken(found, broken, max_broken, MEND)
 
 
 def _folders(pictures: str | Path | Sequence[str | Path]) -> list[Path]:
     named = [pictures] if isinstance(pictures, (str, Path)) else pictures
     folders = [Path(folder) for folder in named]
+    if not folders:
+        raise ValueError(
+            "data.source.read.pictures is an empty list; name a folder, or give null for the one "
+            "in which the caption file is"
+        )
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(
@@ -82,6 +91,7 @@ def _photograph(
 ) -> Photograph:
     if captions.broken is not None:
         raise BrokenPhotographError(captions.broken)
+    check_name(name)
     texts = whole_captions(captions.texts)
     image = _picture(name, folders)
     check_image(image)

@@ -1,7 +1,8 @@
 """Photographs with captions from Parquet files, as Hugging Face's data sets have them.
 
 A row is a picture, ``{bytes, path}`` or its bytes, with a caption or a list of captions. Rows with
-the bytes of one picture are one photograph, so that one caption a row is read as well.
+the bytes of one picture are one photograph with the captions of all, equal ones too, so that one
+caption a row is read as well.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +53,8 @@ def read_parquet(
     Raises:
         FileNotFoundError: When a path or pattern matches no file.
         ModuleNotFoundError: Without pyarrow.
-        ValueError: When more photographs are broken, or a file is no Parquet, is cut off, is empty
-            or has no such columns.
+        ValueError: When more photographs are broken, or a file is no Parquet, is cut off, is
+            empty, has a text that is not UTF-8 or no such columns.
     """
     check_share(max_broken)
     first: dict[str, Photograph] = {}
@@ -64,7 +66,10 @@ def read_parquet(
             content = picture.get("bytes") if isinstance(picture, dict) else picture
             texts = _listed(values)
             place = f"row {number} of {path.name}"
-            name = place if content is None else hashlib.sha256(content).hexdigest()[:16]
+            if content is None:
+                name = f"row {number} of {path}"  # of several folders
+            else:
+                name = hashlib.sha256(content).hexdigest()[:16]
             if name in broken:
                 continue
             try:
@@ -76,7 +81,8 @@ def read_parquet(
                     first[name] = Photograph(name, content, whole_captions(texts), path.name)
                     continue
                 repeats += 1
-                first[name] = _with(known, whole_captions(texts))
+                more = known.captions + whole_captions(texts)
+                first[name] = replace(known, captions=more)
             except BrokenPhotographError as error:
                 first.pop(name, None)
                 broken[name] = f"{place}: {error}"
@@ -87,12 +93,6 @@ def read_parquet(
             f"{len(first):,}",
         )
     return without_broken([*first.values()], broken, max_broken, "mend the files")
-
-
-def _with(known: Photograph, texts: Sequence[str]) -> Photograph:
-    """Return a photograph with the captions of another row; the same caption is not added again."""
-    more = tuple(text for text in dict.fromkeys(texts) if text not in known.captions)
-    return Photograph(known.name, known.image, known.captions + more, known.file)
 
 
 def _columns(path: Path, image: str, captions: str | Sequence[str] | None) -> list[Column]:

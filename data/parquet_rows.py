@@ -40,7 +40,8 @@ def read_rows(path: Path, columns: Sequence[Column]) -> Iterator[tuple[Any, ...]
 
     Raises:
         ModuleNotFoundError: Without pyarrow.
-        ValueError: When it is no Parquet file, is damaged, has no rows or no such columns.
+        ValueError: When it is no Parquet file, is damaged, has no rows, a text that is not UTF-8
+            or no such columns.
     """
     with _opened(path) as file:
         schema = file.schema_arrow
@@ -55,8 +56,17 @@ def read_rows(path: Path, columns: Sequence[Column]) -> Iterator[tuple[Any, ...]
         if file.metadata.num_rows == 0:
             raise ValueError(f"{path} has no rows")
         names = [column.name for column in columns]
+        before = 0
         for batch in file.iter_batches(ROWS, columns=names, use_threads=False):
-            for row in batch.to_pylist():
+            try:
+                rows = batch.to_pylist()
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{path} has a text that is not UTF-8 ({error.reason}) in the rows "
+                    f"{before + 1:,} to {before + len(batch):,}; mend it"
+                ) from error
+            before += len(batch)
+            for row in rows:
                 yield tuple(row[name] for name in names)
 
 

@@ -48,12 +48,13 @@ def cut_test(
 ) -> tuple[list[Photograph], list[Photograph]]:
     """Return those to train on and those to test on, each in its order.
 
-    Where their files say a split, it is kept; otherwise a photograph's SHA-256 with the seed
-    decides, whatever else is in the data.
+    Where their files say a split, it is kept. Otherwise the SHA-256 of seed and name decides,
+    whatever else is in the data: below ``share`` of its range it is for test, and the least one
+    where none is.
 
     Args:
         photographs: Without copies.
-        share: Of the photographs that are for test.
+        share: Of the photographs that are for test, about.
         seed: Cuts.
 
     Raises:
@@ -72,19 +73,33 @@ def cut_test(
                 "a file of others: data.source.test=FILE"
             )
     else:
-        drawn = sorted(
-            photographs, key=lambda p: hashlib.sha256(f"{seed} {p.name}".encode()).digest()
-        )
-        test = {p.name for p in drawn[: max(1, round(share * len(drawn)))]}
+        places = {p.name: _place(seed, p.name) for p in photographs}
+        test = {name for name, place in places.items() if place < share}
+        test = test or {min(places, key=places.__getitem__)}
     return (
         [p for p in photographs if p.name not in test],
         [p for p in photographs if p.name in test],
     )
 
 
+def _place(seed: int, name: str) -> float:
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return int.from_bytes(digest, "big") / 2 ** (8 * len(digest))
+
+
 def says_splits(photographs: Sequence[Photograph]) -> bool:
     """Whether their files say which are for test."""
     return any(photograph.split is not None for photograph in photographs)
+
+
+def check_for_test(test: Sequence[Photograph]) -> None:
+    """Raise ValueError where the files to test on say that some are for training."""
+    trained = [p.name for p in test if p.split not in (None, "test")]
+    if trained:
+        raise ValueError(
+            f"data.source.test says itself that {len(trained):,} photographs are not for test "
+            f"({_shown(trained)}); give it as data.source.train, with data.source.test=null"
+        )
 
 
 def without_tested(training: Sequence[Photograph], test: Sequence[Photograph]) -> list[Photograph]:
@@ -111,7 +126,7 @@ def without_tested(training: Sequence[Photograph], test: Sequence[Photograph]) -
     if both:
         raise ValueError(
             f"{len(both):,} names are in data.source.train and in data.source.test for other "
-            f"pictures, such as {both[0]}; rename them"
+            f"pictures, such as {both[0]}; rename those of one (in shards, the members)"
         )
     if left_out:
         logger.warning(

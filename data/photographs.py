@@ -56,11 +56,26 @@ def check_image(image: bytes | Path) -> None:
         raise BrokenPhotographError(str(error)) from error
 
 
+def is_unicode(text: str) -> bool:
+    """Whether it can be written as UTF-8: it has no lone surrogate, as JSON's ``"\\ud83d"`` is."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_name(name: str) -> None:
+    """Raise BrokenPhotographError unless a photograph's name is Unicode."""
+    if not is_unicode(name):
+        raise BrokenPhotographError("a name that is not Unicode")
+
+
 def whole_captions(captions: object) -> tuple[str, ...]:
     """Return captions without white space around them.
 
     Raises:
-        BrokenPhotographError: It is no list of texts, there is none, or one is empty.
+        BrokenPhotographError: It is no list of texts, there is none, or one is empty or no Unicode.
     """
     if not isinstance(captions, list) or not all(isinstance(c, str) for c in captions):
         raise BrokenPhotographError("captions that are no list of texts")
@@ -69,6 +84,8 @@ def whole_captions(captions: object) -> tuple[str, ...]:
     stripped = tuple(caption.strip() for caption in captions)
     if not all(stripped):
         raise BrokenPhotographError("an empty caption")
+    if not all(map(is_unicode, stripped)):
+        raise BrokenPhotographError("a caption that is not Unicode")
     return stripped
 
 
@@ -79,7 +96,7 @@ def without_broken(
 
     Args:
         found: Whole ones.
-        broken: Of each other, by name, where it is and why it is broken.
+        broken: Of each other, by what tells it from all others, where it is and why it is broken.
         max_broken: Share of all that may be broken.
         mend: What to do when more are.
 
@@ -91,6 +108,7 @@ def without_broken(
         message = f"{len(broken):,} of {total:,} photographs are broken ("
         message += "; ".join(broken[name] for name in sorted(broken)[:SHOWN])
         message += "; …)" if len(broken) > SHOWN else ")"
+        message = message.encode("utf-8", "backslashreplace").decode()  # names that are no Unicode
         if len(broken) > max_broken * total:
             raise ValueError(f"{message}: more than max_broken={max_broken}; {mend}")
         logger.warning("%s: they are skipped", message)

@@ -39,7 +39,8 @@ def write_question_log(
         FileExistsError: The log is there already.
         FileNotFoundError: A path or pattern matches no file.
         ModuleNotFoundError: Without pyarrow.
-        ValueError: A file is no Parquet, is damaged, has no rows or no such columns.
+        ValueError: A file is no Parquet, is damaged, has no rows, a text that is not UTF-8 or no
+            such columns.
     """
     columns = (
         Column(image, "--image", "picture"),

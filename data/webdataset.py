@@ -21,6 +21,7 @@ from data.photographs import (
     BrokenPhotographError,
     Photograph,
     check_image,
+    check_name,
     check_share,
     whole_captions,
     without_broken,
@@ -39,7 +40,8 @@ def read_shards(
     """Return the photographs of all shards, sorted by shard and name.
 
     A photograph that is not whole is skipped with a warning: no image or one that does not decode,
-    no caption or an empty one, JSON that cannot be read, a name that comes twice.
+    no caption or an empty one, JSON that cannot be read, a text or a name that is not Unicode, a
+    name that comes twice.
 
     Args:
         paths: Files, globs or numbered ranges such as ``train-{00..02}.tar``.
@@ -58,7 +60,8 @@ def read_shards(
         for name, parts in members.items():
             try:
                 if copies[name] > 1:
-                    raise BrokenPhotographError("in several shards")
+                    raise BrokenPhotographError("in several shards: rename the members of one")
+                check_name(name)
                 found.append(Photograph(name, _image(parts), _captions(parts), path.name))
             except BrokenPhotographError as error:
                 broken[name] = f"{name} in {path.name}: {error}"
@@ -124,9 +127,10 @@ def _captions(parts: Members) -> tuple[str, ...]:
 
 def _of_json(content: bytes) -> Any:
     """Return what a JSON member has as captions; none where it has neither key, or null."""
+    text = _decoded(content)
     try:
-        known = json.loads(_decoded(content))
-    except json.JSONDecodeError as error:
+        known = json.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         raise BrokenPhotographError(f"JSON that cannot be read ({error})") from error
     if not isinstance(known, dict):
         raise BrokenPhotographError(f"JSON that is a {type(known).__name__}, not an object")

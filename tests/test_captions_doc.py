@@ -7,6 +7,7 @@ import json
 import subprocess
 import tarfile
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,14 @@ from hydra.utils import instantiate
 from PIL import Image, ImageDraw
 
 from data.captioned import Captioned
+from keynet.training.config import register
 
 ROOT = Path(__file__).parents[1]
 RUNS = ("docs/captions.md",)
 SMALL_SPLIT = "data.source.development=12"
 PETS = {
     "dog": ["A dog runs .", "Two dogs", "The dog and a ball", "A puppy", "One brown dog"],
-    "cat": ["A cat sleeps .", "The cat", "Cats in a house", "A kitten", "A black cat on a wall"],
+    "cat": ["A cat sleeps .", "The cat", "Cats at home", "A kitten", "A cat" + " by a wall" * 30],
 }
 
 Documented = Callable[[str], list[list[str]]]
@@ -129,7 +131,19 @@ def test_the_data_of_every_profile_is_read(
         assert len(set.union(*entities.values())) == sum(map(len, entities.values())) == 48
         assert all(source.requests(split) for split in entities)
         counts.append(len(entities["test"]))
-    assert counts == [10, 12, 10, 10, 10]  # cut, Karpathy's, three of two files each
+    assert counts == [11, 12, 10, 10, 10]  # cut, Karpathy's, three of two files each
+
+
+@pytest.mark.parametrize("name", ["coco", "parquet", "webdataset", "flickr8k"])
+def test_each_reader_is_given_what_it_takes(name: str) -> None:
+    register()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        data = compose("train", overrides=[f"data={name}", "data.source.test=null"]).data
+    read = instantiate(data.source.read, paths="there")
+    options = {option for option in data.source.read if not option.startswith("_")}
+    assert options | {"paths"} == set(signature(read.func).parameters)
+    assert (data.source.name, data.source.test) == (name, None)
+    assert data.long_text == ("error" if name == "flickr8k" else "fold")
 
 
 @pytest.mark.slow

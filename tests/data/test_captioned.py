@@ -268,6 +268,7 @@ def test_a_visit_does_not_depend_on_other_photographs(
 ) -> None:
     few = {name: captions for name, captions in scenes("b", 8).items() if "dog" not in name}
     write_shard(tmp_path / "train-0.tar", few)
+    write_shard(tmp_path / "val.tar", scenes("t", 1))
     made = source(tmp_path, development=2, fold="dev").requests("train")
     images: dict[str | None, set[object]] = defaultdict(set)
     captions: dict[str | None, set[tuple[object, str | None]]] = defaultdict(set)
@@ -281,10 +282,10 @@ def test_a_visit_does_not_depend_on_other_photographs(
         assert r.tags["family"] != "caption" or (r.image, r.text) in captions[r.entity]
 
 
-def test_the_dev_fold_leaves_the_test_shards_alone(
+def test_the_dev_fold_develops_on_the_photographs_of_the_calibration(
     folder: Path, splits: dict[str, list[Request]]
 ) -> None:
-    made = source(folder, fold="dev", test="/nowhere/val.tar", name="photos")
+    made = source(folder, fold="dev", name="photos")
     assert made.name == "photos_dev" and source(folder, name="photos").name == "photos"
     assert made.requests("train") == splits["train"]
     halves = {s: {r.entity for r in made.requests(s)} for s in ("calibration", "test")}  # type: ignore[arg-type]
@@ -298,16 +299,18 @@ def test_the_dev_fold_leaves_the_test_shards_alone(
     assert all(halves[s] <= captioned[s] for s in halves)
 
 
+@pytest.mark.parametrize("fold", ["test", "dev"])
 def test_a_photograph_tested_on_is_not_trained_on(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, fold: str
 ) -> None:
     write_shard(tmp_path / "val.tar", scenes("t", 1) | scenes("b", 1))
     with caplog.at_level(logging.WARNING):
-        made = source(folder, test=f"{tmp_path}/val.tar")
+        made = source(folder, test=f"{tmp_path}/val.tar", fold=fold)
         training = {r.entity for r in made.requests("train")}
     development = {r.entity for r in made.captions("development")}
-    tested = {r.entity for r in made.captions("test")}
-    assert tested == {*scenes("t", 1), *scenes("b", 1)}
+    if fold == "test":
+        tested = {r.entity for r in made.captions("test")}
+        assert tested == {*scenes("t", 1), *scenes("b", 1)}
     assert training | development == {*scenes("a", 9), *scenes("b", 8)} - {*scenes("b", 1)}
     (message,) = (record.getMessage() for record in caplog.records)
     assert message.startswith("4 photographs of data.source.train are in data.source.test, too")
@@ -323,12 +326,12 @@ def test_a_test_is_cut_from_the_only_files_there_are(folder: Path) -> None:
         return found
 
     found = photographs()
-    assert len(found["test"]) == 14 and len(found["calibration"]) == DEVELOPMENT
+    assert len(found["test"]) == 15 and len(found["calibration"]) == DEVELOPMENT
     assert set.union(*found.values()) == every
     assert sum(map(len, found.values())) == len(every)
     assert photographs() == found
     assert photographs(seed=1)["test"] != found["test"]
-    assert len(photographs(test_share=0.5)["test"]) == 34
+    assert len(photographs(test_share=0.5)["test"]) == 35
     dev = photographs(fold="dev")
     assert not dev["test"] & found["test"] and dev["train"] == found["train"]
 

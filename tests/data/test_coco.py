@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ KINDS: dict[str, str | bytes | dict[str, Any]] = {
     'b.jpg,"A cat, asleep"\n',
     "captions.txt, no quotes": "image,caption\na.jpg,A dog .\na.jpg,Ein Hund über Bord, froh\n"
     "b.jpg,A cat, asleep",
+    "captions.txt, all in quotes": '"image","caption"\n"a.jpg","A dog ."\n'
+    '"a.jpg","Ein Hund über Bord, froh"\n"b.jpg","A cat, asleep"\n',
     "results.csv": "image_name| comment_number| comment\na.jpg| 0| A dog .\n\n"
     "a.jpg| 1| Ein Hund über Bord, froh\nb.jpg| 0| A cat, asleep\n",
     "with commas": "image_name,comment_number,comment\na.jpg,0,A dog .\n"
@@ -112,6 +115,15 @@ def also(name: object = "c.jpg", key: object = 3, *captions: object) -> dict[str
     return known
 
 
+def test_places_without_a_name_are_of_their_file(folder: Path) -> None:
+    write(folder, "a.jpg#0\tA dog\n???", "0.token")
+    write(folder, "b.jpg#0\tA cat\n???", "1.token")
+    with pytest.raises(
+        ValueError, match=r"2 of 4 .*\(line 2 in 0\.token: no .*; line 2 in 1\.token: no picture's"
+    ):
+        read_captions(f"{folder}/*.token")
+
+
 HEADER = "image,caption\na.jpg,A dog\nb.jpg,A cat\n"
 BROKEN: list[tuple[str | bytes | dict[str, Any], str]] = [
     (also("nowhere.jpg", 3, "A cow"), "nowhere.jpg in captions: no picture in {folder}"),
@@ -124,6 +136,8 @@ BROKEN: list[tuple[str | bytes | dict[str, Any], str]] = [
     (also("c.jpg", 3), "c.jpg in captions: no captions"),
     (also("c.jpg", 3, "A cow", " \n"), "c.jpg in captions: an empty caption"),
     (also("c.jpg", 3, "A cow", None), "c.jpg in captions: captions that are no list of texts"),
+    (also("c.jpg", 3, "A cow \ud83d"), "c.jpg in captions: a caption that is not Unicode"),
+    (also("\ud83d.jpg", 3, "A cow"), "\\ud83d.jpg in captions: a name that is not Unicode"),
     (also(None, 3), "image number 3 in captions: no file_name and id"),
     (also("c.jpg", None), "image number 3 in captions: no file_name and id"),
     (also("c.jpg", [3]), "image number 3 in captions: no file_name and id"),
@@ -133,6 +147,8 @@ BROKEN: list[tuple[str | bytes | dict[str, Any], str]] = [
      "image id 1 in captions: its captions are there, it is not among the images"),
     (coco(annotations=[*coco()["annotations"], "A cow"]), "annotation number 4 in captions: no"),
     (karpathy(("a.jpg", "train"), ("b.jpg", "vaal")), "b.jpg in captions: split 'vaal', expected"),
+    (karpathy(("a.jpg", "train"), ("b.jpg", ["train"])),  # type: ignore[arg-type]
+     "b.jpg in captions: split ['train'], expected"),
     ({"images": [*karpathy(("a.jpg", "test"))["images"], {"filename": "b.jpg"}]},
      "image number 2 in captions: no filename and sentences"),
     (TOKEN + "c.jpg#0 A cow", "line 4 in captions: no picture's name in 'c.jpg#0 A cow'"),
@@ -188,6 +204,7 @@ NO_CAPTION_FILE: list[tuple[str | bytes, str]] = [
     ("image,caption\n", "captions lists no picture; expected"),
     ('{"images": [], "annotations": [{"caption": "a"', "is no JSON that can be read, or is cut"),
     ("[" * 100_000, "is no JSON that can be read, or is cut"),
+    ('{"images": [' + "9" * 5_000 + "]}", "captions is no JSON that can be read, or is cut"),
     (b'{"images": "\xff"}', r"captions is not UTF-8 \(invalid start byte at byte 12\)"),
     ('["a dog"]', "is JSON without a list of images; expected COCO's"),
     ('{"images": {}}', "is JSON without a list of images; expected COCO's"),
@@ -197,6 +214,7 @@ NO_CAPTION_FILE: list[tuple[str | bytes, str]] = [
     ("image,caption\na.jpg,é".encode("utf-16"), "captions is UTF-16; save it as UTF-8"),
     ("a.jpg,A dog\n", "captions begins with 'a.jpg,A dog'; expected COCO's"),
     ("caption,image\nA dog,a.jpg", "captions begins with 'caption,image'; expected"),
+    ('image,"caption\na.jpg,A dog', "captions begins with 'image,\"caption'; expected"),
     (b"PK\x03\x04\xff\x00", r"captions begins with 'PK\\x03\\x04\\udcff\\x00'; expected"),
 ]
 
@@ -214,6 +232,8 @@ def test_what_is_asked_for_wrongly(folder: Path) -> None:
         read_captions(folder / "none.json")
     with pytest.raises(ValueError, match=r"max_broken=1: expected a share in \[0, 1\)"):
         read_captions(write(folder, TOKEN), max_broken=1)
+    with pytest.raises(ValueError, match=r"read\.pictures is an empty list; name a folder"):
+        read_captions(write(folder, TOKEN), [])
 
 
 def test_all_pictures_missing_says_which_folder(folder: Path, tmp_path: Path) -> None:
@@ -232,7 +252,7 @@ def test_a_caption_file_becomes_requests(tmp_path: Path) -> None:
     made = Captioned(train=str(path), test=None, read=read_captions, development=3)
     splits = {s: made.requests(s) for s in ("train", "calibration", "test")}  # type: ignore[arg-type]
     pictures = {s: {r.tags["picture"] for r in made.captions(s)} for s in splits}  # type: ignore[arg-type]
-    assert {s: len(p) for s, p in pictures.items()} == {"train": 7, "calibration": 3, "test": 2}
+    assert {s: len(p) for s, p in pictures.items()} == {"train": 8, "calibration": 3, "test": 1}
     assert len(set.union(*pictures.values())) == 12  # copy.png is 1.png
     texts = {r.text for s in pictures for r in made.captions(s) if r.entity == "1.png"}  # type: ignore[arg-type]
     assert texts == {"A dog .", "The same dog"}
@@ -250,6 +270,12 @@ def test_karpathys_splits_are_kept(folder: Path) -> None:
     made = Captioned(train=str(write(folder, known)), test=None, read=read_captions, development=2)
     assert {r.entity for r in made.captions("test")} == {"b.jpg"}
     assert len({r.entity for r in made.captions("train")}) == 2
-    both = Captioned(train=str(folder / "captions"), test="other", read=read_captions)
+    path = str(folder / "captions")
+    both = Captioned(train=path, test="other", read=read_captions)
     with pytest.raises(ValueError, match=r"says itself which .*give data\.source\.test=null"):
         both.requests("train")
+    (tmp := folder / "lists").mkdir()
+    read = partial(read_captions, pictures=folder)
+    turned = Captioned(train=str(write(tmp, "a.jpg#0\tA dog")), test=path, read=read)
+    with pytest.raises(ValueError, match=r"data\.source\.test says .* 4 photographs are not"):
+        turned.requests("train")

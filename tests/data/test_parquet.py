@@ -82,11 +82,37 @@ def test_rows_of_one_picture_are_one_photograph(
     with caplog.at_level(logging.INFO):
         found = read_parquet(f"{tmp_path}/*.parquet")
     assert {p.name: p.captions for p in found} == {
-        name(ONE): ("a", "c"), name(TWO): ("b",), name(THREE): ("d",),
+        name(ONE): ("a", "c", "a"), name(TWO): ("b",), name(THREE): ("d",),
     }  # fmt: skip
     assert [p.file for p in found] == ["0.parquet", "0.parquet", "1.parquet"]
     (record,) = caplog.records
     assert record.getMessage().startswith("2 rows repeat a picture: 3 photographs")
+
+
+def test_a_list_of_captions_is_as_many_rows(tmp_path: Path) -> None:
+    texts = ["a", "b", "a", "c", "d"]
+    listed = write(tmp_path / "0.parquet", {"image": [ONE], "caption": [texts]})
+    rows = write(tmp_path / "1.parquet", {"image": [ONE] * 5, "caption": texts})
+    assert [p.captions for path in (listed, rows) for p in read_parquet(path)] == [(*texts,)] * 2
+
+
+def test_broken_rows_of_two_folders_are_two(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write(
+            tmp_path / folder / "0.parquet", {"image": [None], "caption": ["a"]}, image=pa.binary()
+        )
+    with pytest.raises(ValueError, match=r"^2 of 2 photographs are broken \(row 1 of 0\.parquet"):
+        read_parquet(f"{tmp_path}/*/0.parquet")
+
+
+def test_a_text_that_is_not_utf8_names_the_file(tmp_path: Path) -> None:
+    count = ROWS + 3
+    texts = pa.array([b"a"] * (count - 1) + [b"k\xfchn"]).view(pa.string())
+    path = write(tmp_path / "0.parquet", {"image": [ONE] * count, "caption": texts}, rows=count)
+    message = rf"0\.parquet has a text that is not UTF-8 \(.*\) in the rows {ROWS + 1} to {count};"
+    with pytest.raises(ValueError, match=message):
+        read_parquet(path)
 
 
 def test_rows_are_read_across_row_groups(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import logging
 import pytest
 from PIL import Image
 
-from data.photograph_splits import cut_test, joined_copies, without_tested
+from data.photograph_splits import check_for_test, cut_test, joined_copies, without_tested
 from data.photographs import Photograph
 from data.requests import Split
 
@@ -57,11 +57,28 @@ def test_a_copy_of_a_tested_photograph_is_for_test(splits: tuple[Split, Split]) 
 def test_the_cut_follows_from_seed_and_name_alone() -> None:
     given = [photograph(f"p{number}") for number in range(50)]
     training, test = cut_test(given, 0.2, 0)
-    assert len(test) == 10
+    assert 5 <= len(test) <= 15
     assert sorted(names(training) + names(test)) == sorted(names(given))
     assert names(cut_test(given[::-1], 0.2, 0)[1]) == names(test)[::-1]
     assert set(names(cut_test(given, 0.4, 0)[1])) > set(names(test))
     assert set(names(cut_test(given, 0.2, 1)[1])) != set(names(test))
+
+
+def test_no_photograph_changes_sides_when_others_are_added() -> None:
+    given = [photograph(f"p{number}") for number in range(200)]
+    training, test = ({*names(side)} for side in cut_test(given, 0.2, 0))
+    for count in (50, 51, 53, 60, 100):
+        some = [{*names(side)} for side in cut_test(given[:count], 0.2, 0)]
+        assert some[0] <= training and some[1] <= test
+
+
+def test_the_files_to_test_on_may_not_say_that_some_are_for_training() -> None:
+    tested = [photograph("a", split="test"), photograph("b")]
+    check_for_test(tested)
+    with pytest.raises(
+        ValueError, match=r"data\.source\.test says .* 1 photographs are not for test \(c\); .*null"
+    ):
+        check_for_test([*tested, photograph("c", split="train")])
 
 
 def test_splits_that_the_files_say_are_kept() -> None:

@@ -113,6 +113,15 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
         write_question_log(tmp_path / "a.parquet", log, **names)
 
 
+def test_a_text_that_is_not_utf8_names_the_file(tmp_path: Path) -> None:
+    texts = pa.array([b"What?", b"k\xfchn?"]).view(pa.string())
+    columns = {"image": [picture(1)] * 2, "question": texts, "answer": ["a", "b"]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a\.parquet has a text that is not UTF-8 .* 1 to 2;"):
+        write_question_log(tmp_path / "a.parquet", tmp_path / "log.jsonl")
+    assert not list(tmp_path.glob("log*.jsonl*"))
+
+
 def test_an_interrupted_picture_is_written_again(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", rows())
     kept = tmp_path / "log_pictures" / hashlib.sha256(picture(0)).hexdigest()

@@ -118,6 +118,9 @@ IMAGE, JSON = ("x.webp", picture()), ("x.json", captions("a dog"))
 BROKEN: list[tuple[list[Member], str]] = [
     ([IMAGE, ("x.json", b'{"captions": [')], "JSON that cannot be read"),
     ([IMAGE, ("x.json", b'{"captions": ["\xff"]}')], "a text that is not UTF-8"),
+    ([IMAGE, ("x.json", b'{"caption": "a dog", "id": ' + b"9" * 5_000 + b"}")], "JSON that cannot"),
+    ([IMAGE, ("x.json", b"[" * 100_000)], "JSON that cannot be read"),
+    ([IMAGE, ("x.json", rb'{"captions": ["a dog \ud83d"]}')], "a caption that is not Unicode"),
     ([IMAGE, ("x.json", b'["a dog"]')], "JSON that is a list, not an object"),
     ([IMAGE, ("x.json", b'{"captions": "a dog"}')], "captions that are no list of texts"),
     ([IMAGE, ("x.json", b'{"captions": ["a dog", 3]}')], "captions that are no list of texts"),
@@ -159,8 +162,15 @@ def test_a_name_in_two_shards_is_broken_in_both(tmp_path: Path) -> None:
     write(tmp_path / "0.tar", [*whole("a"), *whole("x")])
     write(tmp_path / "1.tar", [*whole("x"), *whole("b")])
     assert names(read_shards(f"{tmp_path}/?.tar", max_broken=0.5)) == ["a", "b"]
-    with pytest.raises(ValueError, match=r"x in 1\.tar: in several shards"):
+    with pytest.raises(ValueError, match=r"x in 1\.tar: in several shards: rename the members"):
         read_shards(f"{tmp_path}/?.tar")
+
+
+def test_a_name_that_is_not_unicode_is_broken(tmp_path: Path) -> None:
+    shard = write(tmp_path / "s.tar", [*whole("a"), *whole("k\udcfchn")])
+    assert names(read_shards(shard, max_broken=0.5)) == ["a"]
+    with pytest.raises(ValueError, match=r"\(k\\udcfchn in s\.tar: a name that is not Unicode\)"):
+        read_shards(shard)
 
 
 def test_five_names_and_the_count_are_logged_once(
