@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from data.json_objects import unique_keys
 from data.photographs import is_unicode
 from data.requests import Split
 
@@ -75,7 +76,7 @@ def read_caption_file(path: Path) -> Listed:
 
 def _of_json(path: Path, content: bytes) -> Listed:
     try:
-        known = json.loads(content.decode("utf-8"))
+        known = json.loads(content.decode("utf-8"), object_pairs_hook=unique_keys)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start:,})") from error
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError

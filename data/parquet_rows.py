@@ -99,9 +99,10 @@ def _is(kind: str, of: Any) -> bool:
         if types.is_struct(of):
             index = of.get_field_index("bytes")
             return index >= 0 and _is(kind, of.field(index).type)
-        return bool(types.is_binary(of) or types.is_large_binary(of))
+        return types.is_binary(of) or types.is_large_binary(of) or types.is_binary_view(of)
     if types.is_dictionary(of):
         return _is(kind, of.value_type)
-    if kind == "texts" and (types.is_list(of) or types.is_large_list(of)):
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    if kind == "texts" and any(is_list(of) for is_list in lists):
         return _is("text", of.value_type)
-    return bool(types.is_string(of) or types.is_large_string(of))
+    return types.is_string(of) or types.is_large_string(of) or types.is_string_view(of)

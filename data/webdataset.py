@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data.file_patterns import find_files
+from data.json_objects import unique_keys
 from data.photographs import (
     BrokenPhotographError,
     Photograph,
@@ -30,6 +31,7 @@ from data.photographs import (
 IMAGES = ("jpg", "jpeg", "png", "webp")
 MEMBER = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")  # webdataset's key and extension
 BLOCK = tarfile.BLOCKSIZE
+CHUNK = 1 << 20
 
 Members = list[tuple[str, bytes]]  # lower-case extension, content
 
@@ -75,7 +77,7 @@ def _members(path: Path) -> dict[str, Members]:
         ValueError: When it is no tar, cut off, goes on behind its end mark, or holds no photograph.
     """
     members: dict[str, Members] = defaultdict(list)
-    end = 0
+    end, size = 0, path.stat().st_size
     try:
         with tarfile.open(path, "r:") as tar:
             for member in tar:
@@ -83,22 +85,25 @@ def _members(path: Path) -> dict[str, Members]:
                 if not member.isfile():
                     continue
                 end += -(-member.size // BLOCK) * BLOCK
+                if end > size:
+                    break
                 written = MEMBER.fullmatch(member.name)
                 if written is not None:
                     content = tar.extractfile(member)
                     assert content is not None  # of a regular file
                     members[written[1]].append((written[2].lower(), content.read()))
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(
             f"{path} is no uncompressed tar, or is cut off ({error}); copy it again"
         ) from error
     # At a damaged header, or at the end of the file, tarfile stops as it does at the end mark.
     with path.open("rb") as file:
-        file.seek(end)
-        rest = file.read()
-    if len(rest) < BLOCK or any(rest[:BLOCK]):
+        file.seek(min(end, size))
+        first = file.read(BLOCK)
+        more = any(any(part) for part in iter(lambda: file.read(CHUNK), b""))
+    if len(first) < BLOCK or any(first):
         raise ValueError(f"{path} is cut off or damaged at byte {end:,}; copy it again")
-    if any(rest):
+    if more:
         raise ValueError(
             f"{path} goes on behind its end mark at byte {end:,}, as tars put together with cat "
             "do; unpack and pack it again"
@@ -129,7 +134,7 @@ def _of_json(content: bytes) -> Any:
     """Return what a JSON member has as captions; none where it has neither key, or null."""
     text = _decoded(content)
     try:
-        known = json.loads(text)
+        known = json.loads(text, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         raise BrokenPhotographError(f"JSON that cannot be read ({error})") from error
     if not isinstance(known, dict):
@@ -142,6 +147,6 @@ def _of_json(content: bytes) -> Any:
 
 def _decoded(content: bytes) -> str:
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BrokenPhotographError("a text that is not UTF-8") from error

@@ -59,11 +59,18 @@ def test_pictures_with_captions(tmp_path: Path, column: str, texts: list[Any]) -
         {"image": pa.binary()},
         {"image": pa.large_binary(), "caption": pa.large_string()},
         {"image": pa.binary(), "caption": pa.dictionary(pa.int32(), pa.string())},
+        {"image": pa.binary_view(), "caption": pa.string_view()},
     ],
 )
 def test_bare_bytes_and_other_types(tmp_path: Path, types: dict[str, Any]) -> None:
     path = write(tmp_path / "0.parquet", {"image": [ONE], "caption": ["A dog"]}, **types)
     assert read_parquet(path)[0].captions == ("A dog",)
+
+
+def test_lists_of_one_length(tmp_path: Path) -> None:
+    rows = {"image": [ONE], "captions": [["A dog", "A pup"]]}
+    path = write(tmp_path / "0.parquet", rows, image=pa.binary(), captions=pa.list_(pa.string(), 2))
+    assert read_parquet(path)[0].captions == ("A dog", "A pup")
 
 
 def test_columns_of_other_names(tmp_path: Path) -> None:

@@ -122,10 +122,44 @@ def test_a_text_that_is_not_utf8_names_the_file(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("log*.jsonl*"))
 
 
-def test_an_interrupted_picture_is_written_again(tmp_path: Path) -> None:
+def test_what_stands_in_the_place_of_a_picture_is_replaced(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", rows())
-    kept = tmp_path / "log_pictures" / hashlib.sha256(picture(0)).hexdigest()
-    kept.parent.mkdir()
-    kept.write_bytes(picture(0)[:20])
+    others = (tmp_path / "mine", tmp_path / "log_pictures" / sha256(picture(1)))
+    for other in others:
+        other.parent.mkdir(exist_ok=True)
+        other.write_bytes(bytes(len(picture(1))))
+    linked = tmp_path / "log_pictures" / sha256(picture(0))
+    linked.symlink_to(others[0])
     write_question_log(tmp_path / "a.parquet", tmp_path / "log.jsonl")
-    assert kept.read_bytes() == picture(0)
+    assert linked.read_bytes() == picture(0) and others[1].read_bytes() == picture(1)
+    assert not any(others[0].read_bytes())
+
+
+def test_two_runs_do_not_write_one_log(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", rows())
+    part = tmp_path / "log.jsonl.part"
+    part.write_text("of another run")
+    with pytest.raises(FileExistsError, match=r"log\.jsonl\.part is there: another run"):
+        write_question_log(tmp_path / "a.parquet", tmp_path / "log.jsonl")
+    assert part.read_text() == "of another run"
+
+
+def test_rows_of_files_of_one_name_have_ids_of_their_own(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "q.parquet", rows())
+    count = write_question_log(f"{tmp_path}/*/q.parquet", tmp_path / "log.jsonl")
+    lines = (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len({json.loads(line)["id"] for line in lines}) == count
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", rows())
+    with pytest.raises(
+        OSError, match=r"cannot be written .*give another place: '.*/no/log\.jsonl'"
+    ):
+        write_question_log(tmp_path / "a.parquet", tmp_path / "no" / "log.jsonl")
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

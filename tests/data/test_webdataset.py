@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -218,6 +219,24 @@ def test_a_damaged_header_is_not_taken_for_the_end(tmp_path: Path, junk: bytes) 
     shard.write_bytes(content)
     with pytest.raises(ValueError, match=rf"s\.tar .*at byte {header:,}"):
         read_shards(shard)
+
+
+def test_a_member_that_is_larger_than_its_shard_is_not_read(tmp_path: Path) -> None:
+    shard = write(tmp_path / "s.tar", whole("a"))
+    content = bytearray(shard.read_bytes())
+    member = tarfile.TarInfo("a.webp")
+    member.size = 10**12  # reading it would end in a MemoryError
+    content[: tarfile.BLOCKSIZE] = member.tobuf(tarfile.GNU_FORMAT)[: tarfile.BLOCKSIZE]
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match=r"s\.tar is cut off or damaged at byte 1,000,"):
+        read_shards(shard)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_caption(tmp_path: Path) -> None:
+    mark = codecs.BOM_UTF8
+    for member in (("a.txt", mark + b"A dog"), ("a.json", mark + b'{"caption": "A dog"}')):
+        shard = write(tmp_path / "s.tar", [("a.webp", picture()), member])
+        assert read_shards(shard)[0].captions == ("A dog",)
 
 
 def test_what_is_no_shard(tmp_path: Path) -> None:
