@@ -14,6 +14,7 @@ from __future__ import annotations
 import codecs
 import csv
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from typing import Any
 from data.json_objects import unique_keys
 from data.photographs import is_unicode
 from data.requests import Split
+
+logger = logging.getLogger(__name__)
 
 EXPECTED = (
     "expected COCO's captions_*.json, Karpathy's dataset_*.json, or a text file with lines "
@@ -189,6 +192,8 @@ def _columns(path: Path, header: str) -> Callable[[str], Row]:
     named = [number for number, column in enumerate(columns) if column in NAMES]
     if len(named) != 1 or columns[-1] not in TEXTS:
         raise ValueError(f"{path} begins with {header[:60]!a}; {EXPECTED}")
+    if "split" in columns:
+        logger.warning("%s: its column 'split' is not read; write its splits as files", path)
     last = len(columns) - 1
 
     def read(line: str) -> Row:

@@ -197,8 +197,10 @@ class Captioned:
             raise ValueError(f"data.source.fold={fold!r}: expected test or dev")
         least = {"seed": (seed, 0), "development": (development, 2), "visits": (visits, 1)}
         for key, (value, minimum) in (least | {"questions": (questions, 0)}).items():
-            if value < minimum:
-                raise ValueError(f"data.source.{key}={value}: expected at least {minimum}")
+            if type(value) is not int or value < minimum:
+                raise ValueError(
+                    f"data.source.{key}={value!r}: expected an int of at least {minimum}"
+                )
         if not 0 < test_share < 1:
             raise ValueError(f"data.source.test_share={test_share}: expected a share in (0, 1)")
         if isinstance(attribution, str):

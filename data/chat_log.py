@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,8 @@ class ChatLog:
                 f"data.source.calibration={calibration} and test={test}: expected shares above 0 "
                 "that leave some for training"
             )
+        if type(judge_from) not in (int, float) or isnan(judge_from):
+            raise ValueError(f"data.source.judge_from={judge_from!r}: expected a number")
         if fold not in ("test", "dev"):
             raise ValueError(f"data.source.fold={fold!r}: expected test or dev")
         if isinstance(shared, str) or not set(shared) <= set(SCOPED):

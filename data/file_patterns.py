@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def find_files(paths: str | Path | Sequence[str | Path], what: str) -> list[Path]:
+def find_files(paths: str | Path | Sequence[str | Path] | None, what: str) -> list[Path]:
     """Return the files that paths, globs and numbered ranges name, each once, sorted.
 
     Args:
@@ -19,6 +19,8 @@ def find_files(paths: str | Path | Sequence[str | Path], what: str) -> list[Path
         FileNotFoundError: When one of them matches no file.
         ValueError: For a range that goes down.
     """
+    if paths is None:  # as data.source.train=null
+        raise FileNotFoundError(f"no {what} is named; give a path, a glob or a list of them")
     patterns = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not patterns:
         raise FileNotFoundError(f"no {what}: the list of paths is empty; give at least one")

@@ -96,8 +96,10 @@ def read_parquet(
 
 
 def _columns(path: Path, image: str, captions: str | Sequence[str] | None) -> list[Column]:
+    known = set(column_names(path))
+    if "split" in known:
+        logger.warning("%s: its column 'split' is not read; write its splits as files", path)
     if captions is None:
-        known = set(column_names(path))
         texts = [name for name in CAPTIONS if name in known]
         if len(texts) != 1:
             raise ValueError(

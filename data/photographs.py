@@ -44,7 +44,7 @@ class BrokenPhotographError(ValueError):
 
 def check_share(max_broken: float) -> None:
     """Raise ValueError unless it is a share of photographs that may be skipped."""
-    if not 0 <= max_broken < 1:
+    if type(max_broken) not in (int, float) or not 0 <= max_broken < 1:
         raise ValueError(f"max_broken={max_broken}: expected a share in [0, 1)")
 
 

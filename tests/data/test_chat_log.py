@@ -172,6 +172,8 @@ def test_half_broken_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
         ({"calibration": 0.5, "test": 0.5}, "leave some for training"),
         ({"shared": ["model"]}, r"data.source.shared=\['model'\]: expected a list of some of"),
         ({"shared": "user"}, "data.source.shared=user: expected a list"),
+        ({"judge_from": "x"}, "data.source.judge_from=.x.: expected a number"),
+        ({"judge_from": float("nan")}, "data.source.judge_from=nan: expected a number"),
     ],
 )
 def test_settings_out_of_range(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

@@ -279,3 +279,10 @@ def test_karpathys_splits_are_kept(folder: Path) -> None:
     turned = Captioned(train=str(write(tmp, "a.jpg#0\tA dog")), test=path, read=read)
     with pytest.raises(ValueError, match=r"data\.source\.test says .* 4 photographs are not"):
         turned.requests("train")
+
+
+def test_splits_that_are_not_read_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(folder, b"image,split,caption\na.jpg,test,A dog\n")
+    with caplog.at_level(logging.WARNING):
+        assert read_captions(path)[0].split is None
+    assert "its column 'split' is not read" in caplog.text

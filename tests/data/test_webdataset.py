@@ -110,9 +110,11 @@ def test_settings_out_of_range(tmp_path: Path) -> None:
         read_shards([])
     with pytest.raises(FileNotFoundError, match=r"no shard at '.*none-\*\.tar'"):
         read_shards(f"{tmp_path}/none-*.tar")
-    for share in (-0.1, 1.0):
+    with pytest.raises(FileNotFoundError, match="no shard is named; give a path"):
+        read_shards(None)  # type: ignore[arg-type]
+    for share in (-0.1, 1.0, None):
         with pytest.raises(ValueError, match=rf"max_broken={share}: expected a share in \[0, 1\)"):
-            read_shards(tmp_path, share)
+            read_shards(tmp_path, share)  # type: ignore[arg-type]
 
 
 IMAGE, JSON = ("x.webp", picture()), ("x.json", captions("a dog"))
