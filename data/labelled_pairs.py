@@ -40,7 +40,9 @@ def read_pairs(path: Path, requests: Sequence[Request]) -> list[Verdict]:
         for name in (a, b):
             if name not in number_of or name in several:
                 what = "several requests have" if name in several else "no usable line has"
-                raise ValueError(f"{path}, line {place}: {what} the id {name!r}; give another")
+                raise ValueError(
+                    f"{path}, line {place}: {what} the id {name!r}; give each line its own, or none"
+                )
         if same is None:
             continue
         if not isinstance(same, bool):
