@@ -14,7 +14,6 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from data.json_objects import unique_keys
-from data.photographs import is_unicode
+from data.log_file import UTF_16
+from data.photographs import is_unicode, warn_of_split
 from data.requests import Split
-
-logger = logging.getLogger(__name__)
 
 EXPECTED = (
     "expected COCO's captions_*.json, Karpathy's dataset_*.json, or a text file with lines "
@@ -36,7 +34,6 @@ KARPATHY: dict[str, Split] = {
 }  # fmt: skip
 TOKEN = re.compile(r"(.+)#\d+\t(.*)")
 NAMES, TEXTS = ("image", "image_name"), ("caption", "comment")  # of columns
-UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass
@@ -192,8 +189,7 @@ def _columns(path: Path, header: str) -> Callable[[str], Row]:
     named = [number for number, column in enumerate(columns) if column in NAMES]
     if len(named) != 1 or columns[-1] not in TEXTS:
         raise ValueError(f"{path} begins with {header[:60]!a}; {EXPECTED}")
-    if "split" in columns:
-        logger.warning("%s: its column 'split' is not read; write its splits as files", path)
+    warn_of_split(path, columns)
     last = len(columns) - 1
 
     def read(line: str) -> Row:

@@ -16,7 +16,14 @@ from tqdm import tqdm
 
 from data.features import Stem, content_digest, features_digest, in_chunks, kept
 from data.perturbed import with_perturbed
-from data.requests import CAPTION, CaptionedSource, Source, image_identity, scope_identity
+from data.requests import (
+    CAPTION,
+    CaptionedSource,
+    Source,
+    check_equivalents,
+    image_identity,
+    scope_identity,
+)
 from data.sampler import HardNegativeBatchSampler
 from data.tokenizer import train_tokenizer
 from keynet.preprocess import Preprocessor
@@ -255,7 +262,7 @@ class RequestDataModule(pl.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Raise ValueError where a batch cannot be shared, or no two requests are equivalent."""
-        _check_equivalents(self.source.name, self.requests)
+        check_equivalents(self.source.name, self.requests)
         _, world = self._ranks()
         if self.batch_size % world:
             raise ValueError(
@@ -319,19 +326,6 @@ def number_samples(source: Source, requests: Sequence[Request]) -> Samples:
         return [*described, *source.requests("calibration")]
 
     return Samples(contents, list(texts), pairs, held_out)
-
-
-def _check_equivalents(name: str, requests: Sequence[Request]) -> None:
-    first: dict[Hashable, Hashable] = {}
-    for request in requests:
-        content = image_identity(request), request.text
-        if first.setdefault((scope_identity(request), request.group), content) != content:
-            return
-    raise ValueError(
-        f"{name}: the training split (requests: {len(requests):,}) has no two different requests "
-        "that are equivalent, so there is nothing to learn; give more requests, or say which are "
-        "equivalent (docs/own-data.md)"
-    )
 
 
 def _padded_count(count: int, multiple: int, world: int) -> int:

@@ -21,6 +21,7 @@ from data.photographs import (
     Photograph,
     check_image,
     check_share,
+    warn_of_split,
     whole_captions,
     without_broken,
 )
@@ -97,8 +98,7 @@ def read_parquet(
 
 def _columns(path: Path, image: str, captions: str | Sequence[str] | None) -> list[Column]:
     known = set(column_names(path))
-    if "split" in known:
-        logger.warning("%s: its column 'split' is not read; write its splits as files", path)
+    warn_of_split(path, known)
     if captions is None:
         texts = [name for name in CAPTIONS if name in known]
         if len(texts) != 1:

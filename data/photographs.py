@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,12 @@ def check_share(max_broken: float) -> None:
     """Raise ValueError unless it is a share of photographs that may be skipped."""
     if type(max_broken) not in (int, float) or not 0 <= max_broken < 1:
         raise ValueError(f"max_broken={max_broken}: expected a share in [0, 1)")
+
+
+def warn_of_split(path: Path, columns: Collection[str]) -> None:
+    """Warn of a column of splits, which no reader of tables reads."""
+    if "split" in columns:
+        logger.warning("%s: its column 'split' is not read; write its splits as files", path)
 
 
 def check_image(image: bytes | Path) -> None:

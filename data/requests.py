@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -56,3 +56,17 @@ def image_identity(request: Request) -> Hashable:
 def scope_identity(request: Request) -> str:
     """Return what is equal where all that must match exactly is, whatever modalities there are."""
     return scope_digest(request.scope, True, True)
+
+
+def check_equivalents(name: str, requests: Sequence[Request]) -> None:
+    """Raise ValueError unless two different requests of a training split are equivalent."""
+    first: dict[Hashable, Hashable] = {}
+    for request in requests:
+        content = image_identity(request), request.text
+        if first.setdefault((scope_identity(request), request.group), content) != content:
+            return
+    raise ValueError(
+        f"{name}: the training split (requests: {len(requests):,}) has no two different requests "
+        "that are equivalent, so there is nothing to learn; give more requests, or say which are "
+        "equivalent (docs/own-data.md)"
+    )

@@ -25,7 +25,6 @@ from data.requests import CaptionedSource
 from data.webdataset import read_shards
 from keynet.types import Request
 
-FLICKR8K = Path(__file__).parents[2].parent / "shared/data/flickr8k"
 SPLITS = ("train", "calibration", "test")
 DEVELOPMENT = 20
 # Five captions a scene.
@@ -380,27 +379,3 @@ def test_broken_photographs_count_against_the_share(folder: Path, tmp_path: Path
         source(folder, **settings).requests("train")
     some = partial(read_shards, max_broken=0.05)
     assert len(source(folder, **settings, read=some).requests("train")) == 18 * 5
-
-
-@pytest.mark.skipif(not FLICKR8K.is_dir(), reason="Flickr8k is not at ../shared/data/flickr8k")
-def test_flickr8k() -> None:
-    made = Captioned(
-        train=f"{FLICKR8K}/train-{{00..02}}.tar",
-        test=f"{FLICKR8K}/val.tar",
-        read=read_shards,
-    )
-    training, test = made._training, made._test
-    assert (len(training), len(test)) == (6590, 500)
-    assert {len(p.captions) for p in training + test} == {5}
-    assert not {p.name for p in training} & {p.name for p in test}
-    development = {r.entity for r in made.captions("development")}
-    assert len(development) == 500
-    trained = {p.name for p in made._photographs("train")}
-    assert len(trained) == 6590 - 500
-    assert not trained & development
-    asked = {s: made.requests(s) for s in ("calibration", "test")}  # type: ignore[arg-type]
-    assert {r.entity for r in asked["calibration"]} <= development
-    for requests in asked.values():
-        assert len(requests) > 2000
-        answers = Counter(r.response for r in requests)
-        assert answers["yes"] == answers["no"]

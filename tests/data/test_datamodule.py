@@ -386,27 +386,3 @@ def test_scopes_are_numbered_whatever_modalities_there_are(module: RequestDataMo
     ]
     assert len({request.modalities for request in made}) > 1
     assert RequestBatches(made, module.preprocessor)[range(4)].scope.tolist() == [0, 1, 0, 2]
-
-
-class FewRequests:
-    name, attribution, disjoint_phrasings = "few", (), False
-
-    def __init__(self, *requests: Request) -> None:
-        self.made = list(requests)
-
-    def requests(self, split: str) -> list[Request]:
-        return self.made
-
-
-def test_requests_without_an_equivalent_are_refused() -> None:
-    one = Request(text="what is it?", group="cat")
-    asked = replace(one, text="which animal?")
-    refused = (
-        (one,), (one, one), (one, replace(asked, group="dog")),
-        (one, replace(asked, scope={"tenant": "b"})),
-    )  # fmt: skip
-    for requests in refused:
-        message = rf"few: the training split .requests: {len(requests)}. has no two different"
-        with pytest.raises(ValueError, match=message):
-            data_module(FewRequests(*requests)).setup("fit")
-    data_module(FewRequests(one, asked)).setup("fit")

@@ -14,7 +14,6 @@ from keynet.training.losses import (
     Consistency,
     Contrast,
     Decorrelation,
-    across_scopes,
     prefixes,
     sign_straight_through,
     supervised_contrastive,
@@ -48,14 +47,13 @@ def batch(
     intent: Tensor = INTENT,
     image_index: Tensor | None = None,
     described: Tensor = DESCRIBED,
-    scope: Tensor | None = None,
 ) -> TrainingBatch:
     nothing = torch.zeros(0)
     mask = entity >= 0 if image_mask is None else image_mask
     encoded = torch.arange(len(group)) if image_index is None else image_index
     return TrainingBatch(
         nothing, mask, nothing, nothing, encoded, nothing, group, entity, intent, nothing, nothing,
-        described, torch.zeros_like(group) if scope is None else scope,
+        described, torch.zeros_like(group),
     )  # fmt: skip
 
 
@@ -366,78 +364,3 @@ def test_every_loss_is_a_finite_scalar_that_permuting_the_batch_leaves(
 def test_contrast_of_something_unknown(wrong: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="expected one of"):
         Contrast(**{"vector": "key", "over": "group"} | wrong)
-
-
-# Rows 0 and 4 are one picture and one question, answered otherwise in the second scope.
-TWO_SCOPES = {
-    "group": torch.tensor([0, 0, 1, 2, 1, 0, 1, 3]),
-    "entity": torch.tensor([0, 1, 2, 0, 0, 3, 4, 2]),
-    "intent": torch.tensor([0, 0, 0, 1, 0, 0, 0, 1]),
-    "scope": torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]),
-}
-
-
-def test_pairs_of_two_scopes_tell_nothing_unless_they_ask_otherwise() -> None:
-    found = across_scopes(batch(**TWO_SCOPES))
-    group, intent, scope = (TWO_SCOPES[name].tolist() for name in ("group", "intent", "scope"))
-    for i in range(8):
-        for j in range(8):
-            same = intent[i] == intent[j] or group[i] == group[j]
-            assert bool(found[i, j]) == (scope[i] != scope[j] and same)
-    assert found[0, 4] and found[1, 5] and not found[0, 7] and not found[0, 3]
-
-
-def left_out_loop(rows: Tensor, left_out: Tensor, group: Tensor, temperature: float) -> float:
-    losses = []
-    for i in range(len(rows)):
-        others = [a for a in range(len(rows)) if a != i and not left_out[i, a]]
-        positives = [p for p in others if group[p] == group[i]]
-        shares = [math.exp(float(rows[i] @ rows[a]) / temperature) for a in others]
-        for p in positives:
-            share = math.exp(float(rows[i] @ rows[p]) / temperature) / sum(shares)
-            losses.append((-math.log(share) / len(positives), i))
-    return sum(loss for loss, _ in losses) / len({i for _, i in losses})
-
-
-def test_contrast_across_scopes_is_the_loop_without_those_pairs() -> None:
-    two, group = batch(**TWO_SCOPES), TWO_SCOPES["group"]
-    left_out, key = across_scopes(two), unit(8, 16)
-    found = Contrast(vector="key", over="group", temperature=0.2)(output(), two)
-    assert float(found) == pytest.approx(left_out_loop(key, left_out, group, 0.2), rel=1e-4)
-    codes = torch.where(unit(8, 64, seed=1) >= 0, 1.0, -1.0) / 8
-    found = CodeContrast(temperature=0.2, instance_weight=0)(output(), two)
-    assert float(found) == pytest.approx(left_out_loop(codes, left_out, group, 0.2), rel=1e-4)
-    # What a picture shows and a text asks is so in every scope.
-    for vector, over in (("image", "entity"), ("text", "intent")):
-        loss = Contrast(vector=vector, over=over)
-        one = batch(**(TWO_SCOPES | {"scope": torch.zeros(8, dtype=torch.int64)}))
-        assert torch.equal(loss(output(), two), loss(output(), one))
-
-
-def test_instances_and_consistency_are_of_one_scope() -> None:
-    labels = {name: torch.zeros(4, dtype=torch.int64) for name in ("group", "entity", "intent")} | {
-        "scope": torch.tensor([0, 1, 2, 3])
-    }
-    key, apart = unit(4, 16).requires_grad_(), batch(**labels)
-    for loss in (Contrast(vector="key", over="instance"), Consistency()):
-        found = loss(output(key=key), apart)
-        found.backward()
-        assert float(found.detach()) == 0
-    assert key.grad is not None and not key.grad.any()  # nor NaN: a row without any other
-    near = batch(**(labels | {"scope": torch.tensor([0, 1, 0, 3])}))
-    torch.testing.assert_close(Consistency()(output(key=key), near), 1 - key[0] @ key[2])
-
-
-def test_which_scope_it_is_does_not_matter_where_there_is_one() -> None:
-    losses = (
-        Contrast(vector="key", over="group"), Contrast(vector="key", over="instance"),
-        CodeContrast(instance_weight=3.0), Consistency(),
-    )  # fmt: skip
-    for loss in losses:
-        first, other = (loss(output(), batch(scope=torch.full((8,), n))) for n in (0, 7))
-        assert torch.equal(first, other)
-    rows, nothing = unit(8, 16), torch.zeros(8, 8, dtype=torch.bool)
-    assert torch.equal(
-        supervised_contrastive(rows, GROUP, 0.07, nothing),
-        supervised_contrastive(rows, GROUP, 0.07),
-    )
