@@ -386,3 +386,10 @@ def test_scopes_are_numbered_whatever_modalities_there_are(module: RequestDataMo
     ]
     assert len({request.modalities for request in made}) > 1
     assert RequestBatches(made, module.preprocessor)[range(4)].scope.tolist() == [0, 1, 0, 2]
+
+
+def test_a_training_without_equivalents_is_refused() -> None:
+    one = Request(text="what is it?", group="cat")
+    source = SimpleNamespace(name="few", attribution=(), requests=lambda split: [one])
+    with pytest.raises(ValueError, match="few: the training split"):
+        data_module(source).setup("fit")
