@@ -8,6 +8,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 from torch.distributed import DistError
 
+from keynet.training.interrupt import Interrupt
 from keynet.training.launch import launched
 from keynet.training.run import RunError
 
@@ -39,6 +40,7 @@ def fit(
             f"the trainer trains in {trainer.world_size} processes and {started} were started; "
             "for several: torchrun --standalone --nproc-per-node=N train.py trainer=ddp ..."
         )
+    trainer.callbacks.append(Interrupt())  # type: ignore[attr-defined]  # a list, set in its init
     try:
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     except (KeyboardInterrupt, SystemExit):  # Lightning ends the process on an interrupt

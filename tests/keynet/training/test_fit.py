@@ -8,6 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from keynet.training.fit import fit
+from keynet.training.interrupt import Interrupt
 from keynet.training.run import RunError
 
 
@@ -16,7 +17,9 @@ def trainer(error: BaseException | None = None, *, rank: int = 0, world: int = 1
         if error is not None:
             raise error
 
-    return SimpleNamespace(fit=fitted, world_size=world, global_rank=rank, is_global_zero=rank == 0)
+    return SimpleNamespace(
+        fit=fitted, callbacks=[], world_size=world, global_rank=rank, is_global_zero=rank == 0
+    )
 
 
 def call(of: Any) -> None:
@@ -29,8 +32,10 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
 
 
-def test_a_fit_that_ends_says_nothing() -> None:
-    call(trainer())
+def test_a_fit_that_ends_says_nothing_and_heard_interrupts() -> None:
+    fitted = trainer()
+    call(fitted)
+    assert [type(callback) for callback in fitted.callbacks] == [Interrupt]
 
 
 def test_torchrun_with_a_trainer_of_one_process_is_refused(two: None) -> None:
