@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from tqdm import tqdm
 
 from data.perturb import photo_as_sent
 from data.photograph_splits import (
@@ -32,6 +31,7 @@ from data.photograph_splits import (
 from data.photographs import Photograph, Read
 from data.requests import CAPTION, Split
 from keynet.pictures import open_image
+from keynet.progress import progress_bar
 from keynet.types import Request
 
 PHRASINGS = (  # {thing}: the noun with its article
@@ -248,7 +248,7 @@ class Captioned:
         )
         captioned = training or not any(asked)
         requests: list[Request] = []
-        bar = tqdm(photographs, desc=f"encoding {split} photographs", unit="photo", disable=None)
+        bar = progress_bar(photographs, desc=f"encoding {split} photographs", unit="photo")
         for photograph, nouns in zip(bar, asked, strict=True):
             rng = self._rng(photograph.name, 0)
             captions = rng.permutation(len(photograph.captions)).tolist()

@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from tqdm import tqdm
-
 from data.caption_files import CaptionLists, read_caption_file
 from data.file_patterns import find_files
 from data.photographs import (
@@ -22,6 +20,7 @@ from data.photographs import (
     whole_captions,
     without_broken,
 )
+from keynet.progress import progress_bar
 
 MEND = (
     "mend the files, or name the folders of the pictures: data.source.read.pictures=[FOLDER, ...]"
@@ -58,7 +57,7 @@ def read_captions(
     found: list[Photograph] = []
     broken: dict[str, str] = {}
     for path, listed in files.items():
-        bar = tqdm(listed.items(), desc=f"pictures of {path.name}", unit="photo", disable=None)
+        bar = progress_bar(listed.items(), desc=f"pictures of {path.name}", unit="photo")
         for name, captions in bar:
             try:
                 if copies[name] > 1:

@@ -12,7 +12,6 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
 
 from data.features import Stem, content_digest, features_digest, in_chunks, kept
 from data.perturbed import with_perturbed
@@ -27,6 +26,7 @@ from data.requests import (
 from data.sampler import HardNegativeBatchSampler
 from data.tokenizer import train_tokenizer
 from keynet.preprocess import Preprocessor
+from keynet.progress import progress_bar
 from keynet.types import Request, RequestError, Samples, TrainingBatch
 
 STEM_BATCH = 64
@@ -82,7 +82,7 @@ class RequestBatches(Dataset[TrainingBatch]):
         numbers = list(first_of.values())
         images = (self.requests[number].image for number in numbers)
         contents = (content_digest(image) for image in images if image is not None)
-        with tqdm(total=len(numbers), desc="frozen image features", disable=None) as bar:
+        with progress_bar(total=len(numbers), desc="frozen image features") as bar:
 
             def make(chunk: range) -> Tensor:
                 bar.update(len(chunk))

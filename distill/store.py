@@ -20,9 +20,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from tqdm import tqdm
 
 from distill.teacher import Teacher, TeacherError
+from keynet.progress import progress_bar
 from keynet.types import Request, Samples
 
 FORMAT = 1
@@ -96,7 +96,7 @@ def write_store(
         if not _is_whole(folder, modality, number, _count(samples, modality), teacher.dim)
     ]
     rows = sum(len(_span(number, _count(samples, modality))) for modality, number in wanted)
-    with tqdm(total=rows, desc=f"embeddings of {teacher.name}", disable=None) as bar:
+    with progress_bar(total=rows, desc=f"embeddings of {teacher.name}") as bar:
         for modality, number in wanted:
             span = _span(number, _count(samples, modality))
             parts = []

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
-from tqdm import tqdm
 
 from aligners.affine import FITS, AffineMap
 from data.datamodule import number_samples
@@ -35,6 +34,7 @@ from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.report import write_report
 from keynet.evaluation.tsne import LEAST_POINTS, tsne_png
 from keynet.export.loader import load_key_model
+from keynet.progress import progress_bar
 from keynet.training.config import explained
 from keynet.types import Request, Samples
 
@@ -195,8 +195,8 @@ def _rows(
         folder = store_folder(store, teacher, data)
         if folder.exists():
             return Store(folder, teacher, samples, data).rows(modality, ids)
-    chunks: Sequence[Tensor] = tqdm(
-        ids.split(CHUNK), desc=f"embeddings of {teacher.name}", unit="chunk", disable=None
+    chunks: Sequence[Tensor] = progress_bar(
+        ids.split(CHUNK), desc=f"embeddings of {teacher.name}", unit="chunk"
     )
     return torch.cat([encode_samples(teacher, samples, modality, c.tolist()) for c in chunks])
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from keynet.pictures import decode_image
+from keynet.progress import progress_bar
 from keynet.types import Request
 
 IDENTITY_DIM = 256
@@ -235,11 +236,8 @@ def _stack(rows: list[np.ndarray], dim: int) -> np.ndarray:
 
 def _batches(items: Sequence[T], name: str) -> Iterator[Sequence[T]]:
     starts = range(0, len(items), BATCH)
-    tqdm = _require("tqdm", "train").tqdm
-    # A bar for what takes a while only.
-    for start in tqdm(
-        starts, desc=name, unit="batch", leave=False, disable=True if len(starts) < 8 else None
-    ):
+    long = len(starts) >= 8
+    for start in progress_bar(starts, desc=name, unit="batch", leave=False) if long else starts:
         yield items[start : start + BATCH]
 
 

@@ -10,7 +10,6 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from keynet.evaluation import baselines
 from keynet.evaluation.calibration import stored
@@ -34,6 +33,7 @@ from keynet.evaluation.settings import JudgeSettings
 from keynet.evaluation.table import label
 from keynet.export.loader import KeyEncoder
 from keynet.export.manifest import StoredThreshold
+from keynet.progress import progress_bar
 from keynet.types import Request
 
 Rows = NDArray[np.float32]
@@ -246,8 +246,8 @@ def encode(
     """Return vectors [N, D] and codes [N, K/8] of a split's requests."""
     parts = [
         encoder.encode_arrays(requests[first : first + CHUNK])[:2]
-        for first in tqdm(
-            range(0, len(requests), CHUNK), desc=f"keys of {split}", unit_scale=CHUNK, disable=None
+        for first in progress_bar(
+            range(0, len(requests), CHUNK), desc=f"keys of {split}", unit_scale=CHUNK
         )
     ]
     return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])

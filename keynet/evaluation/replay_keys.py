@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
-from tqdm import tqdm
 
 from keynet.evaluation import baselines
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.report import write_whole
 from keynet.export.loader import KeyEncoder
+from keynet.progress import progress_bar
 from keynet.types import Request
 
 CHUNK = 64
@@ -37,7 +37,7 @@ def encoded_keys(
 
     def make() -> dict[str, np.ndarray]:
         parts: dict[str, list[np.ndarray]] = {}
-        for first in tqdm(
+        for first in progress_bar(
             range(0, len(requests), CHUNK), desc="keys", unit_scale=CHUNK, leave=False
         ):
             batch = encoder.preprocessor(requests[first : first + CHUNK], first=first)

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from keynet.cache.acceptance import Acceptance, FixedThreshold, PerModalities
 from keynet.evaluation.closed_loop import SINGLE_PASS, calibrate, slices
 from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.replay_data import ReplayData
 from keynet.evaluation.settings import JudgeSettings
+from keynet.progress import progress_bar
 from keynet.replay.cache_replay import CacheReplay, KeyedRequests, replay_cache
 from keynet.replay.misaligned import WAYS, fused_keys
 from keynet.replay.neighbours import Floats, Neighbours
@@ -91,7 +91,7 @@ def replay_policies(
     """
     found: dict[str, list[Replayed]] = {name: [] for name in policies}
     every = [(name, at) for name in policies for at in range(len(traces))]
-    for name, at in tqdm(every, desc=what, unit="replay", disable=None, leave=False):
+    for name, at in progress_bar(every, desc=what, unit="replay", leave=False):
         result = replay_cache(pool, traces[at], rule, policy=name, max_entries=entries[at])
         found[name].append(Replayed(name, traces[at], result))
     return found

@@ -95,9 +95,7 @@ def test_each_objective_gives_its_weighted_loss(make_teacher: Make, samples: Sam
         torch.testing.assert_close(other[name], 2 * loss)
 
 
-def test_pictures_and_texts_that_come_again_count_once(
-    make_teacher: Make, samples: Samples
-) -> None:
+def test_what_comes_again_counts_once(make_teacher: Make, samples: Samples) -> None:
     taught = attached(samples, make_teacher()).eval()
     once = [(3, 3), (7, 7), (0, 0), (5, 15)]
     again = [*once, (3, 3), (3, 15), (7, 7), (-1, 15), (0, -1)]
@@ -107,9 +105,7 @@ def test_pictures_and_texts_that_come_again_count_once(
             torch.testing.assert_close(other[name], loss)
 
 
-def test_text_contrast_is_over_the_captions_of_the_batch(
-    make_teacher: Make, samples: Samples
-) -> None:
+def test_text_contrast_is_over_captions(make_teacher: Make, samples: Samples) -> None:
     """A question stands for a text that does not describe, whatever picture it comes with."""
     taught = attached(samples, make_teacher(), objectives={"text_contrast": ALL["text_contrast"]})
     questions = [(3, 15), (7, 19)]
