@@ -42,7 +42,7 @@ HEADLINE = (  # (group, what, at): (subset, metric)
 LEGEND = (
     "Shares in percent. store: independent queries on a fixed store; loop: one closed-loop pass; "
     "0.1, 1 and 5 %: false-hit budgets; false: false hits realised among the served; !: budget "
-    "broken; -: not measured."
+    "broken; P-CHR AUC: area under precision over the share served; -: not measured."
 )
 REALISED = {  # a hit rate counts only beside the false hits that it cost
     "hit_rate": "false_hit_rate",
