@@ -49,6 +49,7 @@ from keynet.export.publish import (
     publish,
     recover,
 )
+from keynet.export.trained_on import TRAINED_ON, Numbers, packed
 from keynet.hashing.aot import check_arches, compile_kernels
 from keynet.models.lora import merged
 from keynet.preprocess import Preprocessor
@@ -81,6 +82,7 @@ def export_key_model(
     formats: Sequence[str] = (),
     weights: str = "float32",
     kernels: Sequence[int] = (),
+    trained_on: Numbers | None = None,
 ) -> Manifest:
     """Export a key model and return its manifest.
 
@@ -99,6 +101,8 @@ def export_key_model(
         formats: Further formats of the graph beside TorchScript: ``pt2``, ``onnx``.
         weights: ``int8`` rounds them, which makes another key space and three tenths of the file.
         kernels: Compute capabilities, 90 for 9.0, for which the hashing kernels are compiled.
+        trained_on: A number [N] for each picture, and each text alone, that it was trained on
+            (``data.held_out.content_numbers``); None where that is not known.
 
     Raises:
         ValueError: A format is not known, or its packages are not installed.
@@ -142,6 +146,7 @@ def export_key_model(
             TOKENIZER: preprocessor.tokenizer_json.encode(),
             **(compile_kernels(space.dim, space.bits, kernels) if kernels else {}),
             **golden_files,
+            **({} if trained_on is None else {TRAINED_ON: packed(trained_on)}),
         }
         manifest = Manifest(
             format=FORMAT,

@@ -19,6 +19,7 @@ from keynet.export.loader import (
     read_file,
 )
 from keynet.export.manifest import MODEL, ONNX, PT2, ArtefactError, Manifest, read_manifest
+from keynet.export.trained_on import TRAINED_ON, unpacked
 from keynet.hashing.aot import FOLDER, INDEX, check_kernel, described
 from keynet.hashing.aot import FORMAT as KERNELS_FORMAT
 
@@ -66,6 +67,12 @@ def verify(folder: str | Path, device: str = "cpu") -> list[str]:
     if INDEX in manifest.files:
         try:
             report(True, f"{FOLDER}: {_kernels(manifest, folder)}")
+        except ArtefactError as error:
+            report(False, str(error))
+    if TRAINED_ON in manifest.files:
+        try:
+            numbers = unpacked(read_file(folder, manifest, TRAINED_ON))
+            report(True, f"{TRAINED_ON}: {len(numbers):,} pictures, and texts without one")
         except ArtefactError as error:
             report(False, str(error))
     return failures
