@@ -7,13 +7,16 @@ from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from data.features import Stem, content_digest, features_digest, in_chunks, kept
+from data.held_out import content_numbers
 from data.perturbed import with_perturbed
 from data.requests import (
     CAPTION,
@@ -279,6 +282,11 @@ class RequestDataModule(pl.LightningDataModule):
     def samples(self) -> Samples:
         """What teachers see of the training requests, numbered as in batches."""
         return number_samples(self.source, self.requests)
+
+    @cached_property
+    def trained_on(self) -> NDArray[np.uint64]:
+        """A number for each distinct picture, and text alone, of the training requests."""
+        return np.unique(content_numbers(self.requests))
 
     @cached_property
     def batches(self) -> RequestBatches:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytorch_lightning as pl
 from torch.distributed import DistError
 
+from keynet.export.trained_on import Numbers
 from keynet.training.interrupt import Interrupt
 from keynet.training.launch import launched
 from keynet.training.run import RunError
+from keynet.training.trained_on import TrainedOn
 
 GLOO = "gloo"  # whose errors are bare RuntimeErrors that name its source files
 
@@ -21,8 +23,10 @@ def fit(
     data: pl.LightningDataModule,
     checkpoint: Path | None,
     run: Path,
-) -> None:
+) -> Numbers | None:
     """Fit, or go on fitting; end the process with one line when it is stopped.
+
+    Returns the numbers [N] of what the model is trained on, None where that is not known.
 
     Args:
         trainer: Of as many processes as torchrun has started.
@@ -40,7 +44,8 @@ def fit(
             f"the trainer trains in {trainer.world_size} processes and {started} were started; "
             "for several: torchrun --standalone --nproc-per-node=N train.py trainer=ddp ..."
         )
-    trainer.callbacks.append(Interrupt())  # type: ignore[attr-defined]  # a list, set in its init
+    trained_on = TrainedOn()
+    trainer.callbacks += [Interrupt(), trained_on]  # type: ignore[attr-defined]  # set in its init
     try:
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     except (KeyboardInterrupt, SystemExit):  # Lightning ends the process on an interrupt
@@ -55,3 +60,4 @@ def fit(
             f"stands above if it had one; the same command with run_dir={run} goes on from the "
             "last checkpoint, also with another number of processes"
         )
+    return trained_on.found

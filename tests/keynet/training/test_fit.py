@@ -10,6 +10,7 @@ import torch.distributed as dist
 from keynet.training.fit import fit
 from keynet.training.interrupt import Interrupt
 from keynet.training.run import RunError
+from keynet.training.trained_on import TrainedOn
 
 
 def trainer(error: BaseException | None = None, *, rank: int = 0, world: int = 1) -> Any:
@@ -35,7 +36,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fit_that_ends_says_nothing_and_heard_interrupts() -> None:
     fitted = trainer()
     call(fitted)
-    assert [type(callback) for callback in fitted.callbacks] == [Interrupt]
+    assert [type(callback) for callback in fitted.callbacks] == [Interrupt, TrainedOn]
 
 
 def test_torchrun_with_a_trainer_of_one_process_is_refused(two: None) -> None:

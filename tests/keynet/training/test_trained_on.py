@@ -1,0 +1,119 @@
+"""What a run says it was trained on, when its data change before it goes on or is exported."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from data.datamodule import RequestDataModule
+from data.held_out import content_numbers
+from keynet.export.exporter import export_key_model
+from keynet.training.fit import fit
+from keynet.training.module import KeyModule
+from keynet.types import Request
+
+MakeModule = Callable[..., KeyModule]
+Trained = Callable[..., np.ndarray | None]
+
+
+@pytest.fixture
+def halves(toy_source: Any) -> tuple[list[Request], list[Request]]:
+    """Requests about one half of the pictures, and about the other."""
+    every = toy_source.requests("train")
+    known = dict.fromkeys(r.image for r in every)
+    first = set(list(known)[: len(known) // 2])
+    return [r for r in every if r.image in first], [r for r in every if r.image not in first]
+
+
+@pytest.fixture
+def trained(
+    tmp_path: Path,
+    make_module: MakeModule,
+    make_data: Callable[..., RequestDataModule],
+) -> Trained:
+    """What fits a run until an epoch, on some requests, and returns what it was trained on."""
+
+    def run(requests: Sequence[Request], epochs: int, **options: Any) -> np.ndarray | None:
+        data = make_data()
+        data.requests = list(requests)
+        trainer = pl.Trainer(
+            accelerator="cpu", devices=1, max_epochs=epochs, logger=False,
+            default_root_dir=tmp_path, enable_progress_bar=False, enable_model_summary=False,
+            enable_checkpointing=False,
+        )  # fmt: skip
+        checkpoint = tmp_path / "last.ckpt"
+        given = checkpoint if checkpoint.exists() else None
+        found = fit(trainer, make_module(**options), data, given, tmp_path)
+        trainer.save_checkpoint(checkpoint)
+        return found
+
+    return run
+
+
+def numbers(*requests: list[Request]) -> list[int]:
+    return sorted({int(number) for some in requests for number in content_numbers(some)})
+
+
+def test_a_run_is_trained_on_its_requests(trained: Trained, halves: Any) -> None:
+    found = trained(halves[0], 1)
+    assert found is not None and found.dtype == np.uint64
+    assert found.tolist() == numbers(halves[0])
+
+
+def test_a_run_that_goes_on_with_other_data_was_trained_on_both(
+    trained: Trained, halves: Any
+) -> None:
+    trained(halves[0], 1)
+    found = trained(halves[1], 2)
+    assert found is not None
+    assert found.tolist() == numbers(*halves) != numbers(halves[1])
+
+
+def test_a_finished_run_with_other_data_was_trained_on_its_own(
+    trained: Trained, halves: Any
+) -> None:
+    trained(halves[0], 1)
+    found = trained(halves[1], 1)
+    assert found is not None
+    assert found.tolist() == numbers(halves[0])
+
+
+def test_of_a_run_from_before_checkpoints_told_the_data_tell(
+    trained: Trained, halves: Any, tmp_path: Path
+) -> None:
+    trained(halves[0], 1)
+    content = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    content["callbacks"] = {}
+    torch.save(content, tmp_path / "last.ckpt")
+    found = trained(halves[0], 1)
+    assert found is not None
+    assert found.tolist() == numbers(halves[0])
+
+
+def test_a_run_that_starts_from_another_was_trained_on_its_data_too(
+    trained: Trained,
+    halves: Any,
+    make_module: MakeModule,
+    make_data: Callable[..., RequestDataModule],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run, preprocessor, module = tmp_path / "first", make_data().preprocessor, make_module()
+    (run / "checkpoints").mkdir(parents=True)
+    torch.save({"state_dict": module.state_dict()}, run / "checkpoints" / "last.ckpt")
+    given = (module.model, preprocessor, run / "export", "first", 1, halves[0][:2])
+    export_key_model(*given, trained_on=content_numbers(halves[0]))
+    found = trained(halves[1], 1, start_from=str(run))
+    assert found is not None
+    assert found.tolist() == numbers(*halves)
+    export_key_model(*given)
+    with caplog.at_level(logging.WARNING):
+        assert trained(halves[1], 1, start_from=str(run)) is None
+    assert f"start_from={run} does not tell what it was trained on" in caplog.text
