@@ -15,6 +15,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import ModelCheckpoint
 
+from data.held_out import HeldOut
 from data.perturbed import perturbed
 from keynet.evaluation.baselines import require_packages
 from keynet.evaluation.evaluate import evaluate
@@ -53,16 +54,15 @@ def run(cfg: DictConfig) -> None:
         callbacks=[last, Progress()],
         log_every_n_steps=10,
     )
-    fit(trainer, module, data, checkpoint, folder)
+    trained_on = fit(trainer, module, data, checkpoint, folder)
     if not trainer.is_global_zero:  # what is trained is on all ranks, and one suffices
         return
     source, export = data.source, folder / "export"
     golden = data.requests[:: max(1, len(data.requests) // GOLDEN_REQUESTS)]
-    export_key_model(
-        module.model, data.preprocessor, export, cfg.name, 1, golden, attribution=source.attribution
-    )
+    told = {"attribution": source.attribution, "trained_on": trained_on}
+    export_key_model(module.model, data.preprocessor, export, cfg.name, 1, golden, **told)
     judged = {"method": cfg.name, "perturb": perturbed, "teachers": module.teachers}
-    found = evaluate(load_key_model(export), source, **judged, **options)
+    found = evaluate(load_key_model(export), HeldOut(source, export), **judged, **options)
     write_evaluation(found, folder, " ".join(["python", *sys.argv]), source.attribution, export)
     log_report(trainer.loggers, found.records, folder)
     point_latest(folder)

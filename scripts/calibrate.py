@@ -18,6 +18,7 @@ import numpy as np
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from data.held_out import HeldOut
 from data.requests import Source
 from keynet.evaluation.acceptance_drift import (
     asked_degraded,
@@ -30,6 +31,7 @@ from keynet.evaluation.calibration_check import Pool, check_records, check_split
 from keynet.evaluation.evaluate import signs
 from keynet.evaluation.grid_table import print_grid
 from keynet.evaluation.labels import Labels
+from keynet.evaluation.left_out import left_out_lines, left_out_records
 from keynet.evaluation.modality_drift import degraded
 from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.replay_keys import encoded_keys
@@ -74,7 +76,9 @@ def calibrate(cfg: DictConfig, encoder: KeyEncoder, source: Source) -> None:
         seed=cfg.seed, disjoint_phrasings=source.disjoint_phrasings,
     )  # fmt: skip
     if all(one.threshold.value is None for one in found):
-        raise ValueError(f"{source.name} gives no threshold: {found[0].threshold.reason}")
+        left_out = left_out_lines(left_out_records(source, encoder.space.name))
+        why = "; ".join([str(found[0].threshold.reason), *left_out])
+        raise ValueError(f"{source.name} gives no threshold: {why}")
     mark = encoder.space.fingerprint
     kept = [stored(one.threshold, one.modalities, one.bits, mark) for one in found]
     set_thresholds(cfg.export, kept)
@@ -193,13 +197,14 @@ def figures_grid(records: Sequence[Record]) -> Grid:
 def run(cfg: DictConfig) -> None:
     """Calibrate, or check, or replay a drift."""
     encoder = load_key_model(cfg.export)
-    source = instantiate(cfg.data.source)
+    source = HeldOut(instantiate(cfg.data.source), cfg.export)
     if not cfg.check and not cfg.drift:
         calibrate(cfg, encoder, source)
         return
     records = check(cfg, encoder, source) if cfg.check else drift(cfg, encoder, source)
     out = Path(cfg.out) / "report.json"
-    write_report(out, records, " ".join(["python", *sys.argv]))
+    left_out = left_out_records(source, encoder.space.name)
+    write_report(out, [*records, *left_out], " ".join(["python", *sys.argv]))
     print_grid(figures_grid(records))
     print(f"report: {out}")
 

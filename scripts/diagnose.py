@@ -21,6 +21,7 @@ from torch import Tensor
 
 from aligners.affine import FITS, AffineMap
 from data.datamodule import number_samples
+from data.held_out import HeldOut
 from data.requests import CaptionedSource, Source
 from distill.bridge import BridgeTeacher
 from distill.store import CHUNK, Store, encode_samples, samples_digest, store_folder
@@ -30,6 +31,7 @@ from keynet.evaluation.evaluate import photographs
 from keynet.evaluation.grid_table import print_grid
 from keynet.evaluation.isometry import PairedVectors, isometry_records
 from keynet.evaluation.isometry_page import isometry_grid, write_isometry_page
+from keynet.evaluation.left_out import left_out_lines, left_out_records
 from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.report import write_report
 from keynet.evaluation.tsne import LEAST_POINTS, tsne_png
@@ -47,6 +49,8 @@ def run(cfg: DictConfig) -> None:
     """Embed, fit, measure, draw."""
     _check_options(cfg)
     source = instantiate(cfg.data.source)
+    if cfg.export is not None:
+        source = HeldOut(source, cfg.export)
     captions = source.captions("test") if isinstance(source, CaptionedSource) else []
     if not captions:
         raise ValueError(f"data {source.name} has no captions to diagnose; choose data=flickr8k")
@@ -96,8 +100,9 @@ def run(cfg: DictConfig) -> None:
     folder, command = Path(cfg.out), " ".join(["python", *sys.argv])
     folder.mkdir(parents=True, exist_ok=True)
     grid, picture = isometry_grid(records), tsne_png(paired, seed=cfg.seed)
-    write_report(folder / "report.json", records, command)
-    notes = [fitted, *source.attribution]
+    left_out = [] if export is None else left_out_records(source, export.space.name)
+    write_report(folder / "report.json", [*records, *left_out], command)
+    notes = [fitted, *left_out_lines(left_out), *source.attribution]
     write_isometry_page(folder / "report.html", grid, picture, notes, command)
     print_grid(grid)
     print("\n".join([*notes, "", f"report: {folder / 'report.html'}"]))

@@ -7,6 +7,7 @@ import hydra
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from data.held_out import HeldOut
 from data.perturbed import perturbed
 from keynet.evaluation.evaluate import evaluate
 from keynet.evaluation.output import write_evaluation
@@ -17,7 +18,8 @@ from keynet.training.config import explained
 def run(cfg: DictConfig) -> None:
     """Load, evaluate, report."""
     encoder = load_key_model(cfg.export)
-    source = instantiate(cfg.data.source)
+    exports = [export for export in (cfg.export, cfg.against) if export is not None]
+    source = HeldOut(instantiate(cfg.data.source), *exports)
     options = instantiate(cfg.evaluation, _convert_="all")
     options |= {"method": encoder.space.name, "perturb": perturbed}
     if cfg.distill:

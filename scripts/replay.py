@@ -17,8 +17,10 @@ import hydra
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from data.held_out import HeldOut
 from keynet.cache.policies.catalog import POLICIES
 from keynet.evaluation.grid_table import print_grid
+from keynet.evaluation.left_out import left_out_records
 from keynet.evaluation.replay_data import ReplayData
 from keynet.evaluation.replay_findings import Findings
 from keynet.evaluation.replay_laboratory import COMMANDS, Laboratory
@@ -49,7 +51,7 @@ def run(cfg: DictConfig) -> None:
         if trace is not None:
             next(read_trace(trace.path, trace.format))
     encoder = load_key_model(cfg.export)
-    source = instantiate(cfg.data.source)
+    source = HeldOut(instantiate(cfg.data.source), cfg.export)
     data = ReplayData.of(source, encoder, Path(cfg.keep), cfg.baseline_image_size)
     labels = data.labels["test"]
 
@@ -81,6 +83,7 @@ def run(cfg: DictConfig) -> None:
         for grid in part.grids:
             print_grid(grid)
         found.add(part)
+    found.records += left_out_records(source, encoder.space.name)
     command, folder = " ".join(["python", *sys.argv]), Path(cfg.out)
     write_report(folder / "report.json", found.records, command)
     title = f"replay, {data.name}, {cfg.command}"

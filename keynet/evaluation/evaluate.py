@@ -27,6 +27,7 @@ from keynet.evaluation.html import Curve
 from keynet.evaluation.judge import Judgement, judge, oracle_records
 from keynet.evaluation.labels import Ints, Labels
 from keynet.evaluation.latency import latency_records
+from keynet.evaluation.left_out import left_out_records
 from keynet.evaluation.page import MISS, Pair
 from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.settings import JudgeSettings
@@ -146,6 +147,7 @@ def evaluate(
     captions = source.captions("test") if isinstance(source, CaptionedSource) else []
     if captions:
         found.records += caption_records(encoder, captions, teachers, against, source.name, method)
+    found.records += left_out_records(source, method)
     size = Sheet(source.name, "test", "all", method, None)
     found.records.append(size.figure("params", float(encoder.num_parameters), unit="count"))
     return found

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keynet.evaluation.captions import IMAGE_TO_TEXT, TEXT_TO_IMAGE
+from keynet.evaluation.left_out import left_out_lines
 from keynet.evaluation.records import Record
 from keynet.evaluation.savings import savings_lines
 
@@ -189,7 +190,8 @@ def headline_grids(figures: Figures, data: str, split: str) -> list[Grid]:
     if not rows:
         return []
     trained = (r for r in figures.of(data, split) if kind_of(r.method) == "trained")
-    notes = (LEGEND, *_notes(shown), *savings_lines(trained))
+    told = left_out_lines(r for r in figures.by_key.values() if r.data == data)
+    notes = (LEGEND, *_notes(shown), *told, *savings_lines(trained))
     return [Grid(f"{data}, {split}", columns, tuple(rows), notes)]
 
 

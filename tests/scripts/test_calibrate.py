@@ -11,6 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from data import held_out
 from keynet.cache.calibrated import CalibratedThresholds
 from keynet.cache.threshold import Threshold
 from keynet.evaluation.calibration import FittedThreshold
@@ -30,6 +31,7 @@ class Toy:
 
     entities: int = 700
     name: str = "toy"
+    attribution: tuple[str, ...] = ()
     disjoint_phrasings: bool = False
     space: KeySpace = SPACE
     code_lengths: tuple[int, ...] = (64,)
@@ -106,6 +108,38 @@ def test_too_few_samples_for_the_budget_end_with_how_many_are_needed(
     with pytest.raises(ValueError, match="toy gives no threshold: needs 299"):
         script.calibrate(config(tmp_path), toy, toy)
     assert not written
+
+
+@pytest.mark.parametrize("trained", [200, 670])
+def test_what_was_trained_on_is_not_calibrated_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    written: list[StoredThreshold],
+    trained: int,
+) -> None:
+    toy = with_toy(monkeypatch)
+    every = toy.requests("calibration")
+    numbers = np.unique(held_out.content_numbers(every[: 3 * trained]))
+    asked: list[Request] = []
+
+    def encoded(encoder: Any, requests: list[Request], labels: Labels, keep: Path) -> dict:
+        asked.extend(requests)
+        return toy.encoded(encoder, requests, labels, keep)
+
+    monkeypatch.setattr(script, "encoded_keys", encoded)
+    monkeypatch.setattr(script, "load_key_model", lambda _: toy)
+    monkeypatch.setattr(script, "instantiate", lambda _: toy)
+    monkeypatch.setattr(held_out, "read_trained_on", lambda _: numbers)
+    cfg = config(tmp_path, data={"source": {}})
+    if trained == 200:
+        script.run(cfg)
+        assert written
+    else:
+        said = "needs 299 .*; calibration: 2,010 of 2,100 requests left out, since the model was"
+        with pytest.raises(ValueError, match=said):
+            script.run(cfg)
+        assert not written
+    assert asked == every[3 * trained :]
 
 
 def test_a_stopped_check_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

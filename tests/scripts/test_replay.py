@@ -14,6 +14,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
+from data import held_out
 from keynet.evaluation.report import read_report
 from keynet.types import KeyOutput, KeySpace, Request
 from scripts import replay
@@ -48,6 +49,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy_source: Any) -> 
     trace.write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.setattr(replay, "load_key_model", lambda path: Encoder())
     monkeypatch.setattr(replay, "instantiate", lambda node: toy_source)
+    monkeypatch.setattr(held_out, "read_trained_on", lambda export: np.zeros(1, np.uint64))
     monkeypatch.setattr(sys, "argv", ["-m", "scripts.replay"])
 
     def composed(*overrides: str) -> DictConfig:
@@ -69,8 +71,11 @@ def test_a_command_writes_records_and_a_page(
 ) -> None:
     replay.run(config("command=counting"))
     records = read_report(tmp_path / "out" / "report.json")
-    assert {r.method for r in records} == {"strings", "ids", "text", "entries"}
-    assert all(r.data == "toy" and r.subset == "counting:trace" for r in records)
+    counted = [r for r in records if r.metric != "left_out"]
+    assert {r.method for r in counted} == {"strings", "ids", "text", "entries"}
+    assert all(r.data == "toy" and r.subset == "counting:trace" for r in counted)
+    left_out = {r.split: (r.value, r.n) for r in records if r.metric == "left_out"}
+    assert left_out == {"calibration": (0, 98), "test": (0, 98)}
     page = (tmp_path / "out" / "report.html").read_text()
     assert "semantic counting" in page and "Pictures: nobody." in page
     assert "semantic counting" in capsys.readouterr().out
@@ -113,7 +118,9 @@ def test_data_without_images_and_texts(
     config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [Request(text="a", group="a", response="a")]
-    source = types.SimpleNamespace(name="texts", requests=lambda split: texts)
+    source = types.SimpleNamespace(
+        name="texts", attribution=(), disjoint_phrasings=False, requests=lambda split: texts
+    )
     monkeypatch.setattr(replay, "instantiate", lambda node: source)
     with pytest.raises(ValueError, match="data texts has no requests with image and text"):
         replay.run(config("command=counting"))
