@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -85,6 +87,19 @@ def test_the_export_loads_and_encodes(trained: Path) -> None:
         [Request(text="is there a circle?"), Request(text="what shape is present?")]
     )
     assert len({str(key) for key in keys}) == 2
+
+
+def test_the_export_tells_what_it_was_trained_on_and_nothing_judged_was(trained: Path) -> None:
+    from data.easy_vqa import EasyVQA
+
+    numbers = np.fromfile(trained / RUNS / "latest" / "export" / "trained_on.u64", "<u8").tolist()
+    pictures = {r.image for r in EasyVQA(seed=0, fold="dev").requests("train")}
+    digests = (hashlib.sha256(picture).digest()[:8] for picture in pictures)
+    assert set(numbers) >= {int.from_bytes(digest, "little") for digest in digests}
+    assert numbers == sorted(set(numbers))
+    records = json.loads((trained / RUNS / "latest" / "report.json").read_text())["records"]
+    left_out = {(r["split"], r["subset"]): r["value"] for r in records if r["metric"] == "left_out"}
+    assert left_out == {("calibration", "all"): 0, ("test", "all"): 0, ("test", "captions"): 0}
 
 
 @slow
