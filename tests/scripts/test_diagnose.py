@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from aligners.affine import FITS, neighbourhood
+from data import held_out
 from data.datamodule import number_samples
 from distill.store import StoreError, samples_digest, store_folder, write_store
 from distill.teacher import TeacherError
 from keynet.evaluation import isometry, tsne
 from keynet.evaluation.report import read_report
+from keynet.types import KeySpace, Request
+from scripts import diagnose
 from scripts.diagnose import run
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -138,6 +142,32 @@ def test_every_method_is_measured_and_drawn(
     assert "Pictures: nobody." in said
     page = (tmp_path / "out/report.html").read_text()
     assert "data:image/png;base64," in page and "affine:procrustes" in page
+
+
+def test_photographs_that_an_export_was_trained_on_are_left_out(
+    toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def vectors(requests: Sequence[Request]) -> tuple[np.ndarray, np.ndarray]:
+        rows = np.random.default_rng(0).normal(size=(2, len(requests), 8)).astype(np.float32)
+        return rows[0], rows[1]
+
+    space = KeySpace("mine", 1, 8, 64, "0" * 16)
+    export = types.SimpleNamespace(space=space, encode_modalities=vectors)
+    trained = held_out.content_numbers(toy.Source().captions("test")[:10])  # five photographs
+    monkeypatch.setattr(diagnose, "load_key_model", lambda _: export)
+    monkeypatch.setattr(held_out, "read_trained_on", lambda _: trained)
+    run(config(tmp_path, export="export"))
+    records = read_report(tmp_path / "out/report.json")
+    (recall,) = (
+        r for r in records
+        if (r.method, r.subset, r.metric) == ("mine", "text_to_image", "recall_at_10")
+    )  # fmt: skip
+    assert recall.n == 2 * (96 - 5)
+    (left_out,) = (r for r in records if r.metric == "left_out")
+    assert (left_out.subset, left_out.value, left_out.n) == ("captions", 10, 2 * 96)
+    said = "test: 10 of 192 captions left out, since the model was trained on their pictures"
+    assert said in capsys.readouterr().out
+    assert said in (tmp_path / "out/report.html").read_text()
 
 
 def test_stored_rows_are_read_and_not_made_again(toy: Any, tmp_path: Path) -> None:
