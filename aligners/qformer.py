@@ -43,6 +43,8 @@ class QFormerFusion(WeightedSum):
         ValueError: Values of another type or out of range.
     """
 
+    reads_tokens = True
+
     def __init__(
         self,
         *,

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aligners.gradnorm import GradNorm
+from keynet.training.crossed import CrossedContrast
 from keynet.training.encode import encode
 from keynet.training.losses import across_scopes
 from keynet.training.parts import train_only
@@ -30,7 +31,8 @@ class KeyModule(pl.LightningModule):
 
     Args:
         model: The key model.
-        losses: By name, ``{"weight": float, "loss": module(output, batch) -> scalar}``.
+        losses: By name, ``{"weight": float, "loss": module(output, batch) -> scalar}``; a
+            ``CrossedContrast`` is given the model, too.
         distillation: Losses against teachers, module(output, batch) -> scalars by name, with
             ``attach(samples, device, dtype)``; None trains without teachers.
         augment: ``{"keys": module(key, image, text) -> key, "loss": module(key, augmented, logits,
@@ -73,6 +75,13 @@ class KeyModule(pl.LightningModule):
             raise ValueError("no losses: give at least one under loss")
         self.model = model
         self.losses = nn.ModuleDict({name: entry["loss"] for name, entry in losses.items()})
+        crosses = any(isinstance(loss, CrossedContrast) for loss in self.losses.values())
+        if crosses and getattr(getattr(model, "fusion", None), "reads_tokens", False):
+            raise ValueError(
+                "crossed_contrast asks questions of pictures from their vectors alone, and "
+                "fusion=qformer reads their tokens; take fusion=residual_mlp or "
+                "loss=contrast_and_hash"
+            )
         self.weights = {name: float(entry["weight"]) for name, entry in losses.items()}
         self.distillation = distillation or None  # `distill=none` is an empty configuration
         # `augment=none` is an empty configuration.
@@ -168,7 +177,7 @@ class KeyModule(pl.LightningModule):
         """
         with own_random(self.global_step, self.device):
             output = encode(self.model, batch, self.chunk)
-        values = {name: loss(output, batch) for name, loss in self.losses.items()}
+        values = self.loss_values(output, batch)
         for name, value in values.items():
             self.log(f"loss/{name}", value)
         weighted = {name: self.weights[name] * value for name, value in values.items()}
@@ -192,6 +201,15 @@ class KeyModule(pl.LightningModule):
             )
         self.log("loss", total, prog_bar=True)
         return total
+
+    def loss_values(self, output: KeyOutput, batch: TrainingBatch) -> dict[str, Tensor]:
+        """Return each loss of a batch, before its weight."""
+        return {
+            name: loss(output, batch, self.model)
+            if isinstance(loss, CrossedContrast)
+            else loss(output, batch)
+            for name, loss in self.losses.items()
+        }
 
     def _shared(self) -> list[nn.Parameter]:
         return [p for p in self.model.aligner.parameters() if p.requires_grad]

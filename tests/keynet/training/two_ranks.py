@@ -160,8 +160,8 @@ def gradients(
     distillation = module.distillation
     distillation.attach(data.samples, "cpu", torch.float32)
     batch, found = data.shared_batch(), {}
-    for name, loss in module.losses.items():
-        loss(encode(module.model, batch, chunk), batch).backward()
+    for name in module.losses:
+        module.loss_values(encode(module.model, batch, chunk), batch)[name].backward()
         found[name] = averaged(module)
     for name in OBJECTIVES:
         distillation.batches.zero_()

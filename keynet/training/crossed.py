@@ -1,0 +1,84 @@
+"""Contrast of all pictures of a batch under one question at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from keynet.training.losses import TEMPERATURE, sign_straight_through, supervised_contrastive
+from keynet.types import KeyOutput, TrainingBatch
+
+
+class CrossedContrast(nn.Module):
+    """Supervised contrast over entities of the keys of all pictures with the same question.
+
+    A cache confuses look-alikes about which the same is asked, and a batch holds few such requests.
+    Its vectors are there, so that asking a question about every picture costs the fusion alone;
+    and which keys must meet is known without an answer: those of one picture, in whatever encoding
+    and phrasing. Each question is asked in two. Where no picture comes in two encodings nothing is
+    crossed, for the reason given in ``losses.instances``; across scopes neither.
+
+    Args:
+        questions: Most questions of a batch, the first that it has two phrasings of.
+        code_weight: Weight of the same contrast of +-1 codes beside that of keys.
+        temperature: Divides the cosines.
+
+    Raises:
+        ValueError: ``questions`` is below 1, or ``code_weight`` below 0.
+    """
+
+    def __init__(
+        self, *, questions: int, code_weight: float, temperature: float = TEMPERATURE
+    ) -> None:
+        super().__init__()
+        if questions < 1 or code_weight < 0:
+            raise ValueError(
+                f"crossed_contrast: questions={questions}, code_weight={code_weight}: expected 1 "
+                "or more, and 0 or more; without this loss: loss=contrast_and_hash"
+            )
+        self.questions, self.code_weight = questions, code_weight
+        self.temperature = temperature
+
+    def forward(self, output: KeyOutput, batch: TrainingBatch, model: Any) -> Tensor:
+        """Return the mean over questions; zero where nothing can be crossed.
+
+        Args:
+            output: Of the whole batch.
+            batch: The batch.
+            model: The key model, whose fusion and hash matrix make the keys and codes.
+        """
+        matrix, losses = model.hash_matrix(), []
+        for pictures, texts in crossed(batch, self.questions):
+            key = model.fusion(
+                output.image[pictures].repeat(len(texts), 1),
+                output.text[texts].repeat_interleave(len(pictures), 0),
+            )
+            code = F.normalize(sign_straight_through(F.linear(key, *matrix)), dim=-1)
+            entity = batch.entity[pictures].repeat(len(texts))
+            losses.append(
+                supervised_contrastive(key, entity, self.temperature)
+                + self.code_weight * supervised_contrastive(code, entity, self.temperature)
+            )
+        return torch.stack(losses).mean() if losses else output.key.sum() * 0
+
+
+def crossed(batch: TrainingBatch, questions: int) -> list[tuple[Tensor, Tensor]]:
+    """Return, for each question, a row of the batch for each picture [P] and two phrasings [2]."""
+    columns = (batch.scope, batch.entity, batch.intent, batch.image_index, batch.text_index)
+    pictures: dict[int, dict[int, int]] = {}  # by scope: a row of each picture
+    asked: dict[tuple[int, int], dict[int, int]] = {}  # by scope and intent: a row of each text
+    rows = zip(*(column.tolist() for column in columns), batch.described.tolist(), strict=True)
+    for row, (scope, entity, intent, image, text, described) in enumerate(rows):
+        if entity >= 0:
+            pictures.setdefault(scope, {}).setdefault(image, row)
+        if intent >= 0 and not described:
+            asked.setdefault((scope, intent), {}).setdefault(text, row)
+    found = []
+    for (scope, _), texts in asked.items():
+        shown = torch.tensor(list(pictures.get(scope, {}).values()), dtype=torch.long)
+        if len(texts) > 1 and len(batch.entity[shown].unique()) < len(shown):
+            found.append((shown, torch.tensor(list(texts.values())[:2])))
+    return found[:questions]
