@@ -10,9 +10,15 @@ from keynet.types import CODE_BITS
 
 
 class HashHead(nn.Module):
-    """Linear map and BatchNorm before the sign, so that bits are balanced.
+    """A random rotation, which is not trained, and BatchNorm before the sign.
 
-    Source: Hoe et al., One Loss for All (OrthoHash), NeurIPS 2021, for BatchNorm before the sign.
+    What learns is the key: losses of codes reach it through the rotation. A trained map has large
+    and small directions, so that its bits tell a distance with more noise; signs of orthogonal
+    projections tell it with the least. BatchNorm balances the bits. More bits than the key is wide
+    take a further rotation.
+
+    Source: Ji et al., Super-Bit Locality-Sensitive Hashing, NeurIPS 2012; Hoe et al., One Loss for
+    All (OrthoHash), NeurIPS 2021, for BatchNorm before the sign.
 
     Args:
         key_dim: Width D of the key.
@@ -24,8 +30,9 @@ class HashHead(nn.Module):
         if bits not in CODE_BITS:
             raise ValueError(f"bits={bits}: expected one of {CODE_BITS}")
         self.key_dim, self.bits = key_dim, bits
-        self.linear = nn.Linear(key_dim, bits, bias=False)
-        nn.init.orthogonal_(self.linear.weight)
+        self.linear = nn.Linear(key_dim, bits, bias=False).requires_grad_(False)
+        for first in range(0, bits, key_dim):
+            nn.init.orthogonal_(self.linear.weight[first : first + key_dim])
         self.norm = nn.BatchNorm1d(bits, affine=False)
 
     def folded(self) -> tuple[Tensor, Tensor]:

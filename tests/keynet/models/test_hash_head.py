@@ -33,6 +33,14 @@ def test_folded_matrix_is_the_batch_norm_of_evaluation() -> None:
     torch.testing.assert_close(head(keys), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("bits", [64, 128, 512])
+def test_the_projection_is_rotations_that_nothing_trains(bits: int) -> None:
+    weight = HashHead(key_dim=128, bits=bits).linear.weight
+    assert not weight.requires_grad
+    for rows in weight.split(128):
+        torch.testing.assert_close(rows @ rows.T, torch.eye(len(rows)), atol=1e-5, rtol=0)
+
+
 def test_evaluation_does_not_depend_on_the_batch() -> None:
     head, keys = trained_head().eval(), skewed_keys(50, seed=1000)
     torch.testing.assert_close(head(keys)[7:8], head(keys[7:8]))
