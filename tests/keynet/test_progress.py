@@ -3,6 +3,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 PROGRAM = (
     "import time\n"
@@ -32,3 +35,21 @@ def test_a_file_is_told_that_it_began_and_ended_and_not_each_step() -> None:
 
 def test_of_several_processes_the_first_alone_speaks() -> None:
     assert said(RANK="1") == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_behind_it_does_not_end_the_work() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM + "print('done')"],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            check=False,
+        )
+    assert done.stdout == b"done\n"
+
+
+def test_without_standard_error_it_says_nothing() -> None:
+    program = f"import sys\nsys.stderr = None\n{PROGRAM}print('done')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"done\n"

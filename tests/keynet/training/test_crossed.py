@@ -120,10 +120,18 @@ def test_without_what_can_be_crossed_it_is_zero_with_a_gradient(model: Any) -> N
     assert key.grad is not None
 
 
-@pytest.mark.parametrize("wrong", [{"questions": 0}, {"code_weight": -0.5}])
-def test_settings_out_of_range(wrong: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"questions": 0}, {"questions": 2.5}, {"questions": "eight"}, {"questions": True},
+        {"code_weight": -0.5}, {"code_weight": float("nan")}, {"code_weight": "half"},
+        {"temperature": 0}, {"temperature": -1.0},
+    ],
+)  # fmt: skip
+def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
+    (name, value), *_ = wrong.items()
     settings: Any = {"questions": 8, "code_weight": 0.5} | wrong
-    with pytest.raises(ValueError, match="expected 1 or more, and 0 or more"):
+    with pytest.raises(ValueError, match=f"crossed_contrast: {name}={value!r}: expected"):
         CrossedContrast(**settings)
 
 

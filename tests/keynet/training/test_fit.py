@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +40,20 @@ def test_a_fit_that_ends_says_nothing_and_heard_interrupts() -> None:
     fitted = trainer()
     call(fitted)
     assert [type(callback) for callback in fitted.callbacks] == [Interrupt, TrainedOn]
+
+
+def test_an_interrupt_that_was_lost_in_the_last_step_ends_the_process() -> None:
+    def fitted(*_: Any, **__: Any) -> None:
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    of, before = trainer(), signal.signal(signal.SIGINT, signal.default_int_handler)
+    of.fit = fitted
+    try:
+        with pytest.raises(SystemExit, match="stopped; the same command with run_dir=outputs/run"):
+            call(of)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_torchrun_with_a_trainer_of_one_process_is_refused(two: None) -> None:

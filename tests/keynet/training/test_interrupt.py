@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -17,31 +16,34 @@ def handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def started() -> Any:
-    found: Any = Interrupt()
-    found.on_fit_start(None, None)
-    return found
+def interrupted() -> None:
+    """An interrupt that nobody hears, as where a file is finalised."""
+    with pytest.raises(KeyboardInterrupt):  # as it is without
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_an_interrupt_that_was_lost_stops_the_next_step() -> None:
-    callback = started()
-    callback.on_train_batch_start(None, None, None, 0)
-    with pytest.raises(KeyboardInterrupt):  # as it is without; here nobody hears it
-        os.kill(os.getpid(), signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        callback.on_train_batch_start(None, None, None, 1)
+    with Interrupt() as interrupt:
+        interrupt.on_train_batch_start(None, None, None, 0)
+        interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            interrupt.on_train_batch_start(None, None, None, 1)
+    assert interrupt.noted
 
 
-@pytest.mark.parametrize("end", ["on_exception", "on_fit_end"])
-def test_the_handler_is_given_back(end: str) -> None:
-    callback = started()
-    assert signal.getsignal(signal.SIGINT) == callback._note
-    getattr(callback, end)(None, None)
+def test_the_handler_is_given_back_whatever_others_leave() -> None:
+    with pytest.raises(ZeroDivisionError), Interrupt():
+        left = signal.getsignal(signal.SIGINT)
+        assert left is not signal.default_int_handler
+        raise ZeroDivisionError
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, left)  # as a trainer does that found it
+    interrupted()
 
 
 def test_ignored_interrupts_stay_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    callback = started()
+    with Interrupt() as interrupt:
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        interrupt.on_train_batch_start(None, None, None, 0)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    callback.on_train_batch_start(None, None, None, 0)

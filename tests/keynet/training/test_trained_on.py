@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ import torch
 
 from data.datamodule import RequestDataModule
 from data.held_out import content_numbers
-from keynet.export.exporter import export_key_model
 from keynet.training.fit import fit
 from keynet.training.module import KeyModule
+from keynet.training.run import RunError
 from keynet.types import Request
 
 MakeModule = Callable[..., KeyModule]
@@ -85,35 +84,53 @@ def test_a_finished_run_with_other_data_was_trained_on_its_own(
     assert found.tolist() == numbers(halves[0])
 
 
-def test_of_a_run_from_before_checkpoints_told_the_data_tell(
-    trained: Trained, halves: Any, tmp_path: Path
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_run_from_before_checkpoints_told_does_not_tell(
+    trained: Trained, halves: Any, tmp_path: Path, epochs: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     trained(halves[0], 1)
     content = torch.load(tmp_path / "last.ckpt", weights_only=True)
     content["callbacks"] = {}
     torch.save(content, tmp_path / "last.ckpt")
-    found = trained(halves[0], 1)
-    assert found is not None
-    assert found.tolist() == numbers(halves[0])
+    assert trained(halves[0], epochs) is None
+    assert "does not tell what it was trained on, so that the export will not either" in caplog.text
+    assert trained(halves[0], epochs) is None  # nor later
+
+
+def test_a_run_does_not_go_on_with_another_tokenizer(
+    trained: Trained, halves: Any, tmp_path: Path
+) -> None:
+    trained(halves[0], 1)
+    content = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    content["callbacks"]["TrainedOn"]["tokenizer"] = "of other texts"
+    torch.save(content, tmp_path / "last.ckpt")
+    for epochs in (1, 2):
+        with pytest.raises(RunError, match="the data has changed since this run began"):
+            trained(halves[0], epochs)
 
 
 def test_a_run_that_starts_from_another_was_trained_on_its_data_too(
     trained: Trained,
     halves: Any,
-    make_module: MakeModule,
     make_data: Callable[..., RequestDataModule],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    run, preprocessor, module = tmp_path / "first", make_data().preprocessor, make_module()
-    (run / "checkpoints").mkdir(parents=True)
-    torch.save({"state_dict": module.state_dict()}, run / "checkpoints" / "last.ckpt")
-    given = (module.model, preprocessor, run / "export", "first", 1, halves[0][:2])
-    export_key_model(*given, trained_on=content_numbers(halves[0]))
-    found = trained(halves[1], 1, start_from=str(run))
+    trained(halves[0], 1)
+    first = tmp_path / "first"
+    (first / "checkpoints").mkdir(parents=True)
+    (first / "export").mkdir()
+    last = (tmp_path / "last.ckpt").rename(first / "checkpoints" / "last.ckpt")
+    tokenizer = make_data().preprocessor.tokenizer_json
+    (first / "export" / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+    found = trained(halves[1], 1, start_from=str(first))
     assert found is not None
     assert found.tolist() == numbers(*halves)
-    export_key_model(*given)
-    with caplog.at_level(logging.WARNING):
-        assert trained(halves[1], 1, start_from=str(run)) is None
-    assert f"start_from={run} does not tell what it was trained on" in caplog.text
+    again = trained(halves[1], 1, start_from=str(first))  # goes on: from its own checkpoint
+    assert again is not None and again.tolist() == found.tolist()
+    (tmp_path / "last.ckpt").unlink()
+    content = torch.load(last, weights_only=True)
+    del content["callbacks"]
+    torch.save(content, last)
+    assert trained(halves[1], 1, start_from=str(first)) is None
+    assert f"start_from={first} does not tell what it was trained on" in caplog.text
