@@ -1,6 +1,6 @@
 """What helps and what does not: python -m scripts.ablate aligners data=emoji
 
-A table of variants (teachers, aligners, augment, alpha, drift: scripts/ablations.py) over frozen
+A table of variants (aligners, losses, teachers, ...: scripts/ablations.py) over frozen
 encoders, whose features are made once; three seeds a row; judged on held-out pictures of the
 training split. What was chosen there is reported with data.source.fold=test. Stopped, it goes on
 with the rows that are missing. Any option of training may follow: steps=200.

@@ -97,6 +97,17 @@ ALIGNERS = Ablation(
     },
 )  # fmt: skip
 
+CROSSED = ("loss=crossed",)
+LOSSES = Ablation(
+    student=(*FROZEN, "steps=300"),
+    rows={
+        MM_ALIGN: Row(),
+        "crossed": Row(CROSSED),
+        "MM-Align, code": Row(by_code=True),
+        "crossed, code": Row(CROSSED, by_code=True),
+    },
+)
+
 STRONG = ("augment.keys.strength=0.6", "augment.weight=4")
 STRONGER = ("steps=200", "data.perturbed=1.0", "augment.keys.strength=0.8", "augment.weight=8")
 AUGMENT = Ablation(
@@ -147,6 +158,7 @@ DRIFT = Ablation(
 TABLES = {
     "teachers": TEACHERS,
     "aligners": ALIGNERS,
+    "losses": LOSSES,
     "augment": AUGMENT,
     "alpha": ALPHAS,
     "drift": DRIFT,
