@@ -85,7 +85,7 @@ class RequestBatches(Dataset[TrainingBatch]):
         numbers = list(first_of.values())
         images = (self.requests[number].image for number in numbers)
         contents = (content_digest(image) for image in images if image is not None)
-        with progress_bar(total=len(numbers), desc="frozen image features") as bar:
+        with progress_bar(total=len(numbers) + 1, desc="frozen image features") as bar:
 
             def make(chunk: range) -> Tensor:
                 bar.update(len(chunk))
