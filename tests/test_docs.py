@@ -49,8 +49,6 @@ NOT_RUN = {
         "run_dir=outputs/demo/emoji/TIME",
         "python -m scripts.parity run=outputs/demo/emoji/latest",
         "python -m scripts.evaluate export=outputs/demo/emoji/latest/export data=emoji",
-        "python -m scripts.evaluate export=outputs/demo/easy_vqa/latest/export data=easy_vqa "
-        "evaluation=quick evaluation.baseline_image_size=null",
     ),
     "an hour; tests/scripts/test_ablate.py runs tables of its own": (
         "python -m scripts.ablate aligners data=emoji data.source.fold=test",
