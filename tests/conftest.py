@@ -15,9 +15,13 @@ from pathlib import Path
 from re import DOTALL, MULTILINE, findall
 
 import pytest
+from hypothesis import settings
 from PIL import Image, ImageDraw
 
 from keynet.types import Request
+
+settings.register_profile("seeded", derandomize=True)  # the same examples on every machine
+settings.load_profile("seeded")
 
 ROOT = Path(__file__).parents[1]
 # What a documented training is run with: 48 drawings, and two steps.
