@@ -15,9 +15,16 @@ from pathlib import Path
 from re import DOTALL, MULTILINE, findall
 
 import pytest
+import torch
 from hypothesis import settings
 from PIL import Image, ImageDraw
+from torch import nn
 
+from aligners.fusion import WeightedSum
+from aligners.mm_align import MMAlign
+from keynet.models.hash_head import HashHead
+from keynet.models.key_model import KeyModel
+from keynet.models.text_tower import TextTower
 from keynet.types import Request
 
 settings.register_profile("seeded", derandomize=True)  # the same examples on every machine
@@ -86,6 +93,36 @@ class ToySource:
 @pytest.fixture(scope="session")
 def toy_source() -> ToySource:
     return ToySource()
+
+
+class TinyImages(nn.Module):
+    """One convolution over uint8 pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_features = 12
+        self.conv = nn.Conv2d(3, 12, 4, stride=4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.conv(images.float() / 255).mean((2, 3))
+
+
+@pytest.fixture(scope="session")
+def tiny_key_model() -> Callable[[], KeyModel]:
+    """What makes an untrained key model of pictures of 16 px and texts of 300 tokens."""
+
+    def make() -> KeyModel:
+        torch.manual_seed(0)
+        return KeyModel(
+            image_encoder=TinyImages(),
+            text_encoder=TextTower(vocab_size=300, width=8, depth=1, heads=2, max_tokens=32),
+            image_adapter=nn.Identity(),
+            aligner=MMAlign(input_dims={"image": 12, "text": 8}, key_dim=8),
+            fusion=WeightedSum(key_dim=8),
+            hash_head=HashHead(key_dim=8, bits=64),
+        )
+
+    return make
 
 
 @pytest.fixture(scope="session")

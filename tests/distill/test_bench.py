@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
-from torch import nn
 
-from aligners.fusion import WeightedSum
-from aligners.mm_align import MMAlign
 from data.datamodule import RequestDataModule
 from distill.bridge import BridgeTeacher
 from distill.distillation import Distillation
@@ -29,26 +27,13 @@ from keynet.evaluation.teacher_cost import (
     cost_table,
     sample_numbers,
 )
-from keynet.models.hash_head import HashHead
 from keynet.models.key_model import KeyModel
-from keynet.models.text_tower import TextTower
 from keynet.training.losses import Contrast
 from keynet.training.module import KeyModule
 from scripts import bench
 
 STEPS = 3
 BATCHES = 2
-
-
-class TinyImages(torch.nn.Module):
-    num_features = 12
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = torch.nn.Conv2d(3, 12, 4, stride=4)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.conv(images.float() / 255).mean((2, 3))
 
 
 class Counted:
@@ -89,16 +74,9 @@ def distillation(teachers: dict[str, Any], store: Path) -> Distillation:
     )
 
 
-def fit(data: RequestDataModule, taught: Distillation, cost: TeacherCost, steps: int) -> None:
-    torch.manual_seed(0)
-    model = KeyModel(
-        image_encoder=TinyImages(),
-        text_encoder=TextTower(vocab_size=300, width=8, depth=1, heads=2, max_tokens=32),
-        image_adapter=nn.Identity(),
-        aligner=MMAlign(input_dims={"image": 12, "text": 8}, key_dim=8),
-        fusion=WeightedSum(key_dim=8),
-        hash_head=HashHead(key_dim=8, bits=64),
-    )
+def fit(
+    model: KeyModel, data: RequestDataModule, taught: Distillation, cost: TeacherCost, steps: int
+) -> None:
     module = KeyModule(
         model=model,
         losses={"group": {"weight": 1.0, "loss": Contrast(vector="key", over="group")}},
@@ -148,7 +126,10 @@ def test_a_bridge_reads_its_parts_again_and_asks_them_once(
 
 
 def test_each_step_asks_both_for_the_rows_of_its_batch(
-    data: RequestDataModule, teachers: dict[str, Any], tmp_path: Path
+    tiny_key_model: Callable[[], KeyModel],
+    data: RequestDataModule,
+    teachers: dict[str, Any],
+    tmp_path: Path,
 ) -> None:
     taught, stored, asked = distillation(teachers, tmp_path), Counted(), Counted()
     lines: list[str] = []
@@ -157,7 +138,7 @@ def test_each_step_asks_both_for_the_rows_of_its_batch(
         STEPS,
         lines.append,
     )
-    fit(data, taught, cost, STEPS + WARM_UP)
+    fit(tiny_key_model(), data, taught, cost, STEPS + WARM_UP)
     loader = data.train_dataloader()
     batches = []
     for epoch in range(3):

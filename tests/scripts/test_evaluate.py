@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from torch import nn
 
-from aligners.fusion import WeightedSum
-from aligners.mm_align import MMAlign
 from data.chat_log import ChatLog
 from data.held_out import content_numbers
 from data.picture_sources import PictureSources
@@ -23,9 +19,7 @@ from data.tokenizer import train_tokenizer
 from keynet.evaluation.records import Record
 from keynet.evaluation.report import read_report
 from keynet.export.exporter import export_key_model
-from keynet.models.hash_head import HashHead
 from keynet.models.key_model import KeyModel
-from keynet.models.text_tower import TextTower
 from keynet.preprocess import Preprocessor
 from keynet.types import Request
 from scripts import evaluate as script
@@ -34,29 +28,8 @@ from scripts import write_chat_log
 CONF = Path(__file__).parents[2] / "conf"
 
 
-class TinyImages(nn.Module):
-    """One convolution over uint8 pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_features = 12
-        self.conv = nn.Conv2d(3, 12, 4, stride=4)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.conv(images.float() / 255).mean((2, 3))
-
-
-def export(folder: Path, trained: list[Request] | None) -> None:
+def export(model: KeyModel, folder: Path, trained: list[Request] | None) -> None:
     """Export a model that says that it was trained on some requests."""
-    torch.manual_seed(0)
-    model = KeyModel(
-        image_encoder=TinyImages(),
-        text_encoder=TextTower(vocab_size=300, width=8, depth=1, heads=2, max_tokens=32),
-        image_adapter=nn.Identity(),
-        aligner=MMAlign(input_dims={"image": 12, "text": 8}, key_dim=8),
-        fusion=WeightedSum(key_dim=8),
-        hash_head=HashHead(key_dim=8, bits=64),
-    )
     tokenizer = train_tokenizer({"what colour is it", "is it red"}, vocab_size=300)
     golden = [Request(text="is it red"), Request(text="what colour")]
     numbers = None if trained is None else content_numbers(trained)
@@ -130,10 +103,13 @@ def pictures_and_texts(requests: list[Request]) -> list[bytes | str]:
 
 
 def test_what_was_trained_on_is_left_out_and_the_report_says_so(
-    logs: tuple[ChatLog, ChatLog], judged: Callable[[], list[Record]], tmp_path: Path
+    tiny_key_model: Callable[[], KeyModel],
+    logs: tuple[ChatLog, ChatLog],
+    judged: Callable[[], list[Record]],
+    tmp_path: Path,
 ) -> None:
     before, grown = logs
-    export(tmp_path / "export", before.requests("train"))
+    export(tiny_key_model(), tmp_path / "export", before.requests("train"))
     records = judged()
     known = set(pictures_and_texts(before.requests("train")))
     page = (tmp_path / "out" / "report.html").read_text()
@@ -149,12 +125,13 @@ def test_what_was_trained_on_is_left_out_and_the_report_says_so(
 
 
 def test_of_an_older_export_the_report_says_that_it_does_not_tell(
+    tiny_key_model: Callable[[], KeyModel],
     logs: tuple[ChatLog, ChatLog],
     judged: Callable[[], list[Record]],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    export(tmp_path / "export", None)
+    export(tiny_key_model(), tmp_path / "export", None)
     told = [r for r in judged() if r.metric == "left_out"]
     assert [(r.value, r.n) for r in told] == [
         (None, len(logs[1].requests(split))) for split in ("calibration", "test")
@@ -165,9 +142,12 @@ def test_of_an_older_export_the_report_says_that_it_does_not_tell(
 
 
 def test_with_nothing_left_it_ends_in_one_line(
-    logs: tuple[ChatLog, ChatLog], judged: Callable[[], list[Record]], tmp_path: Path
+    tiny_key_model: Callable[[], KeyModel],
+    logs: tuple[ChatLog, ChatLog],
+    judged: Callable[[], list[Record]],
+    tmp_path: Path,
 ) -> None:
-    export(tmp_path / "export", logs[1].log.requests)
+    export(tiny_key_model(), tmp_path / "export", logs[1].log.requests)
     with pytest.raises(ValueError, match="was trained on the pictures or texts of") as error:
         judged()
     assert "\n" not in str(error.value)

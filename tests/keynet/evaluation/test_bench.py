@@ -11,8 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from aligners.fusion import WeightedSum
-from aligners.mm_align import MMAlign
 from data.tokenizer import train_tokenizer
 from keynet.evaluation import bench
 from keynet.evaluation.bench import bench_records, bench_table, busy, measure
@@ -23,38 +21,16 @@ from keynet.evaluation.peers import (
     open_clip_encoder,
 )
 from keynet.export.exporter import export_key_model
-from keynet.models.hash_head import HashHead
 from keynet.models.key_model import KeyModel
-from keynet.models.text_tower import TextTower
 from keynet.preprocess import Preprocessor
 from keynet.types import Request
 
 Make = Callable[[str, list[float]], Encoder]
 
 
-class TinyImages(nn.Module):
-    """One convolution over uint8 pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_features = 12
-        self.conv = nn.Conv2d(3, 12, 4, stride=4)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.conv(images.float() / 255).mean((2, 3))
-
-
 @pytest.fixture(scope="module")
-def tiny_model() -> KeyModel:
-    torch.manual_seed(0)
-    return KeyModel(
-        image_encoder=TinyImages(),
-        text_encoder=TextTower(vocab_size=300, width=8, depth=1, heads=2, max_tokens=32),
-        image_adapter=nn.Identity(),
-        aligner=MMAlign(input_dims={"image": 12, "text": 8}, key_dim=8),
-        fusion=WeightedSum(key_dim=8),
-        hash_head=HashHead(key_dim=8, bits=64),
-    ).eval()
+def tiny_model(tiny_key_model: Callable[[], KeyModel]) -> KeyModel:
+    return tiny_key_model().eval()
 
 
 @pytest.fixture(scope="module")

@@ -66,22 +66,14 @@ def test_a_run_is_trained_on_its_requests(trained: Trained, halves: Any) -> None
     assert found.tolist() == numbers(halves[0])
 
 
-def test_a_run_that_goes_on_with_other_data_was_trained_on_both(
-    trained: Trained, halves: Any
+@pytest.mark.parametrize(("epochs", "parts"), [(1, 1), (2, 2)], ids=["finished", "goes on"])
+def test_a_run_with_other_data_was_trained_on_what_it_saw(
+    trained: Trained, halves: Any, epochs: int, parts: int
 ) -> None:
     trained(halves[0], 1)
-    found = trained(halves[1], 2)
+    found = trained(halves[1], epochs)
     assert found is not None
-    assert found.tolist() == numbers(*halves) != numbers(halves[1])
-
-
-def test_a_finished_run_with_other_data_was_trained_on_its_own(
-    trained: Trained, halves: Any
-) -> None:
-    trained(halves[0], 1)
-    found = trained(halves[1], 1)
-    assert found is not None
-    assert found.tolist() == numbers(halves[0])
+    assert found.tolist() == numbers(*halves[:parts]) != numbers(halves[1])
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
