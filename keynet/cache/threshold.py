@@ -72,11 +72,13 @@ def fit_fixed_store(
     data: str = "",
     key_space: str = "",
 ) -> Threshold:
-    """Loosest threshold with P(false hits / served > budget) <= delta, queries being independent.
+    """Threshold with P(false hits / served > budget) <= delta, queries being independent.
 
     Thresholds are tested from strict to loose, each by the binomial tail of its false hits, from
     the first that serves enough to pass at all; the first failure ends the sequence, which is why
-    no correction for the many tests is due. Equal similarities are served together.
+    no correction for the many tests is due. Of those that pass, the one of most correct hits is
+    taken, and of several the strictest: a looser one would gain false hits alone. Equal
+    similarities are served together.
 
     Args:
         similarity: [n], each query's similarity to its nearest stored key.
@@ -101,7 +103,7 @@ def fit_fixed_store(
     false_hits = np.cumsum(~right[kept][order])
     ends = np.flatnonzero(np.append(ranked[1:] < ranked[:-1], len(ranked) > 0)[: len(ranked)])
     log_factorial = _log_factorial(len(ranked))
-    value, tested = None, 0
+    value, tested, most = None, 0, -1
     for end in ends:
         served = int(end) + 1
         if served < needed:
@@ -109,7 +111,8 @@ def fit_fixed_store(
         tested += 1
         if _binomial_tail(int(false_hits[end]), served, budget, log_factorial) > delta:
             break
-        value = float(ranked[end])
+        if served - false_hits[end] > most:
+            value, most = float(ranked[end]), served - int(false_hits[end])
     reason = ""
     if not tested:
         reason = f"needs {needed} served queries for a budget of {budget:g}, has {len(ranked)}"

@@ -44,7 +44,7 @@ def test_equals_the_definition_with_scipy() -> None:
     for _ in range(20):
         sims = rng.random(600).round(2)
         correct = rng.random(600) < 0.9 + 0.1 * sims
-        expected = None
+        expected, most = None, -1
         for value in np.unique(sims)[::-1]:
             served = sims >= value
             n, false_hits = int(served.sum()), int((served & ~correct).sum())
@@ -52,7 +52,8 @@ def test_equals_the_definition_with_scipy() -> None:
                 continue
             if binom.cdf(false_hits, n, 0.05) > 0.05:
                 break
-            expected = value
+            if n - false_hits > most:
+                expected, most = value, n - false_hits
         assert fit_fixed_store(sims, correct, 0.05).value == expected
 
 
@@ -66,6 +67,14 @@ def test_first_failure_ends_the_sequence() -> None:
     correct = np.ones(5000, bool)
     correct[[300, 301, 302]] = False  # over budget at 301 served, within it again far below
     assert fit_fixed_store(-np.arange(5000.0), correct, 0.01).value == -299.0
+
+
+def test_a_looser_threshold_is_taken_for_correct_hits_alone() -> None:
+    sims = np.linspace(1, 0.5, 500)
+    correct = np.arange(500) < 400
+    correct[450] = True  # 50 false hits before it: 5 % would allow 11
+    correct[395:398] = False
+    assert fit_fixed_store(sims, correct, 0.05).value == sims[399]
 
 
 def test_budget_is_broken_in_at_most_delta_of_the_runs() -> None:
