@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aligners.gradnorm import GradNorm
+from keynet.training.average import TailAverage
 from keynet.training.crossed import CrossedContrast
 from keynet.training.encode import encode
 from keynet.training.losses import across_scopes
@@ -48,6 +49,9 @@ class KeyModule(pl.LightningModule):
         image_learning_rate: Peak rate of the image encoder, which starts from trained weights.
         weight_decay: Of matrices; biases, norms and embeddings have none.
         warmup_share: Share of the steps in which the rates rise, before they fall as a cosine.
+        final_rate: Where the cosine ends, as a share of the peak rates.
+        average: Share of the steps, the last ones, over which the key model's weights are averaged
+            (see ``TailAverage``); 0 takes those of the last step.
     """
 
     model: Any
@@ -69,6 +73,8 @@ class KeyModule(pl.LightningModule):
         image_learning_rate: float,
         weight_decay: float,
         warmup_share: float,
+        final_rate: float = 0.0,
+        average: float = 0.0,
     ) -> None:
         super().__init__()
         if not losses:
@@ -105,7 +111,15 @@ class KeyModule(pl.LightningModule):
         self.image_learning_rate = image_learning_rate
         self.weight_decay = weight_decay
         self.warmup_share = warmup_share
+        if not 0 <= final_rate <= 1:
+            raise ValueError(f"module.final_rate={final_rate}: expected a share of the peak rates")
+        self.final_rate = final_rate
+        self.average = TailAverage(average) if average else None
         self.train()
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        """Return what averages the weights, for Lightning."""
+        return [] if self.average is None else [self.average]
 
     def setup(self, stage: str) -> None:
         """Hand the frozen stems to the data, which may store their outputs; call teachers."""
@@ -255,7 +269,8 @@ class KeyModule(pl.LightningModule):
         def factor(step: int) -> float:
             if step < warmup:
                 return (step + 1) / warmup
-            return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+            share = 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+            return self.final_rate + (1 - self.final_rate) * share
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {

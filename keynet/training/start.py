@@ -11,9 +11,9 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from keynet.training.average import key_weights
 from keynet.training.run import CONFIG, UNREADABLE, first_difference
 
-PREFIX = "model."
 # What makes a key beside weights: these options, but for those that only training sees.
 PARTS = ("encoder", "adapter", "aligner", "fusion", "hash_head")
 OF_DATA = ("image_size", "max_tokens", "long_text")
@@ -48,7 +48,7 @@ def start_from(
     tokenizer = Path(run) / "export" / "tokenizer.json"
     try:
         content: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        state = content["state_dict"]
+        weights = key_weights(content)
         known = tokenizer.read_text(encoding="utf-8")
     except UNREADABLE as error:
         raise StartError(
@@ -61,7 +61,6 @@ def start_from(
         )
     if present is not None:
         _compare(Path(run) / CONFIG, Path(present) / CONFIG)
-    weights = {n.removeprefix(PREFIX): t for n, t in state.items() if n.startswith(PREFIX)}
     own = model.state_dict()
     wrong = sorted(
         {n for n in own if n not in weights and not n.startswith(f"{may_lack}.")}

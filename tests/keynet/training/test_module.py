@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 
 from data.datamodule import RequestDataModule
@@ -19,6 +18,7 @@ from distill.teacher import TeacherOutput
 from distill.weighting import KeepWorst
 from keynet.training.module import KeyModule
 from keynet.types import KeyOutput, Request, Samples, TrainingBatch
+from tests.keynet.training.fits import KillAt, KilledError, trainer
 
 Make = Callable[..., KeyModule]
 MakeData = Callable[..., RequestDataModule]
@@ -35,35 +35,8 @@ class Constant(nn.Module):
         return output.key.sum() * 0 + self.value
 
 
-def trainer(folder: Path, *callbacks: pl.Callback, epochs: int = 4) -> pl.Trainer:
-    """As ``train.py`` makes it: a checkpoint an epoch of two steps."""
-    # With save_top_k=0 Lightning 2.6 writes last.ckpt at the end of the training alone.
-    checkpoint = ModelCheckpoint(
-        folder / "checkpoints", filename="last", save_top_k=1, enable_version_counter=False
-    )
-    return pl.Trainer(
-        accelerator="cpu", devices=1, max_epochs=epochs, gradient_clip_val=1.0, logger=False,
-        default_root_dir=folder, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[checkpoint, *callbacks],
-        log_every_n_steps=1,
-    )  # fmt: skip
-
-
 def first_batch(data: RequestDataModule) -> TrainingBatch:
     return next(iter(data.train_dataloader()))
-
-
-class KilledError(Exception):
-    """Stands for a process that ends in the middle of an epoch."""
-
-
-class KillAt(pl.Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        if trainer.global_step == self.step:
-            raise KilledError
 
 
 class Rates(pl.Callback):
