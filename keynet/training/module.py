@@ -49,9 +49,9 @@ class KeyModule(pl.LightningModule):
         image_learning_rate: Peak rate of the image encoder, which starts from trained weights.
         weight_decay: Of matrices; biases, norms and embeddings have none.
         warmup_share: Share of the steps in which the rates rise, before they fall as a cosine.
-        final_rate: Where the cosine ends, as a share of the peak rates.
+        final_rate: Where the cosine ends, as a share of the peak rates; None is at zero.
         average: Share of the steps, the last ones, over which the key model's weights are averaged
-            (see ``TailAverage``); 0 takes those of the last step.
+            (see ``TailAverage``); None takes those of the last step.
     """
 
     model: Any
@@ -73,8 +73,8 @@ class KeyModule(pl.LightningModule):
         image_learning_rate: float,
         weight_decay: float,
         warmup_share: float,
-        final_rate: float = 0.0,
-        average: float = 0.0,
+        final_rate: float | None = None,
+        average: float | None = None,
     ) -> None:
         super().__init__()
         if not losses:
@@ -111,15 +111,18 @@ class KeyModule(pl.LightningModule):
         self.image_learning_rate = image_learning_rate
         self.weight_decay = weight_decay
         self.warmup_share = warmup_share
-        if not 0 <= final_rate <= 1:
-            raise ValueError(f"module.final_rate={final_rate}: expected a share of the peak rates")
-        self.final_rate = final_rate
-        self.average = TailAverage(average) if average else None
+        for name, share in (("final_rate", final_rate), ("average", average)):
+            if share is not None and (type(share) not in (int, float) or not 0 < share <= 1):
+                raise ValueError(
+                    f"module.{name}={share!r}: expected a share, above 0 up to 1, or null"
+                )
+        self.final_rate = final_rate or 0.0
+        self.tail_average = None if average is None else TailAverage(average)
         self.train()
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """Return what averages the weights, for Lightning."""
-        return [] if self.average is None else [self.average]
+        return [] if self.tail_average is None else [self.tail_average]
 
     def setup(self, stage: str) -> None:
         """Hand the frozen stems to the data, which may store their outputs; call teachers."""

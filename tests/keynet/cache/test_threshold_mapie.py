@@ -26,7 +26,7 @@ def sequence(similarity: np.ndarray, budget: float, delta: float) -> np.ndarray:
 def by_parts(
     similarity: np.ndarray, correct: np.ndarray, budget: float, delta: float
 ) -> float | None:
-    """Of thresholds valid by MAPIE's p-values and fixed sequence the strictest of most correct hits.
+    """Of those valid by MAPIE's p-values and fixed sequence, the strictest of most correct hits.
 
     Not by its controller, which turns the sequence round where few are served and the first are
     wrong.

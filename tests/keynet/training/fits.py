@@ -34,3 +34,13 @@ class KillAt(pl.Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         if trainer.global_step == self.step:
             raise KilledError
+
+
+class Rates(pl.Callback):
+    """Learning rates of all groups, each step."""
+
+    def __init__(self) -> None:
+        self.rates: list[list[float]] = []
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        self.rates.append([group["lr"] for group in trainer.optimizers[0].param_groups])

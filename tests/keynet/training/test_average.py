@@ -12,7 +12,7 @@ from torch import Tensor
 from data.datamodule import RequestDataModule
 from keynet.training.average import key_weights
 from keynet.training.module import KeyModule
-from tests.keynet.training.fits import KillAt, KilledError, trainer
+from tests.keynet.training.fits import KillAt, KilledError, Rates, trainer
 
 Make = Callable[..., KeyModule]
 MakeData = Callable[..., RequestDataModule]
@@ -90,13 +90,46 @@ def test_of_a_training_too_short_to_average_the_last_step_counts(
     assert all(torch.equal(found[n], t) for n, t in weights.after[-1].items())
 
 
-@pytest.mark.parametrize(
-    ("options", "wrong"),
-    [({"average": 1.5}, "average=1.5"), ({"average": -0.1}, "average=-0.1"),
-     ({"final_rate": 2.0}, "final_rate=2.0"), ({"final_rate": -1.0}, "final_rate=-1.0")],
-)  # fmt: skip
-def test_shares_out_of_range_are_refused(
-    make_module: Make, options: dict[str, float], wrong: str
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_of_several_batches_a_step_the_step_counts_once(
+    tmp_path: Path, make_module: Make, make_data: MakeData
 ) -> None:
-    with pytest.raises(ValueError, match=f"module.{wrong}: expected a share"):
-        make_module(**options)
+    module, weights = make_module(average=SHARE), Weights()
+    accumulating = trainer(tmp_path, weights)
+    accumulating.accumulate_grad_batches = 2
+    accumulating.fit(module, datamodule=make_data())
+    assert len(weights.after) == 2 * 4
+    for name, tensor in module.model.state_dict().items():
+        if tensor.is_floating_point() and "norm" not in name:  # whose statistics move every batch
+            last = torch.stack([weights.after[at][name] for at in (5, 7)])
+            torch.testing.assert_close(tensor, last.mean(0), atol=1e-6, rtol=1e-5)
+
+
+def test_the_mean_is_taken_on_a_gpu_as_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_module: Make, make_data: MakeData
+) -> None:
+    # Where torch averages several tensors at once, it cannot average counters of batches.
+    monkeypatch.setattr(
+        "torch.optim.swa_utils._get_foreach_kernels_supported_devices", lambda: ["cpu"]
+    )
+    trainer(tmp_path).fit(make_module(average=SHARE), datamodule=make_data())
+
+
+def test_rates_end_where_asked(tmp_path: Path, make_module: Make, make_data: MakeData) -> None:
+    found = []
+    for final_rate in (None, 0.2):
+        rates = Rates()
+        trainer(tmp_path / str(final_rate), rates).fit(
+            make_module(final_rate=final_rate), datamodule=make_data()
+        )
+        found.append(torch.tensor(rates.rates))
+    peak = found[0].max(0).values
+    assert torch.equal(found[0][:2], found[1][:2])  # while they rise
+    torch.testing.assert_close(found[1][2:], 0.2 * peak + 0.8 * found[0][2:])
+
+
+@pytest.mark.parametrize("name", ["average", "final_rate"])
+@pytest.mark.parametrize("value", [0, -0.1, 1.5, True, "0.3", float("nan")])
+def test_what_is_no_share_is_refused(make_module: Make, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"module.{name}={value!r}: expected a share"):
+        make_module(**{name: value})

@@ -18,7 +18,7 @@ from distill.teacher import TeacherOutput
 from distill.weighting import KeepWorst
 from keynet.training.module import KeyModule
 from keynet.types import KeyOutput, Request, Samples, TrainingBatch
-from tests.keynet.training.fits import KillAt, KilledError, trainer
+from tests.keynet.training.fits import KillAt, KilledError, Rates, trainer
 
 Make = Callable[..., KeyModule]
 MakeData = Callable[..., RequestDataModule]
@@ -37,16 +37,6 @@ class Constant(nn.Module):
 
 def first_batch(data: RequestDataModule) -> TrainingBatch:
     return next(iter(data.train_dataloader()))
-
-
-class Rates(pl.Callback):
-    """Learning rates of all groups, each step."""
-
-    def __init__(self) -> None:
-        self.rates: list[list[float]] = []
-
-    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        self.rates.append([group["lr"] for group in trainer.optimizers[0].param_groups])
 
 
 @pytest.fixture(scope="module")
