@@ -76,9 +76,9 @@ def fit_fixed_store(
 
     Thresholds are tested from strict to loose, each by the binomial tail of its false hits, from
     the first that serves enough to pass at all; the first failure ends the sequence, which is why
-    no correction for the many tests is due. Of those that pass, the one of most correct hits is
-    taken, and of several the strictest: a looser one would gain false hits alone. Equal
-    similarities are served together.
+    no correction for the many tests is due. Taken is the strictest that serves all correct hits of
+    the loosest that passes: between them lie false hits alone. Equal similarities are served
+    together.
 
     Args:
         similarity: [n], each query's similarity to its nearest stored key.

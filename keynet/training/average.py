@@ -16,7 +16,8 @@ class TailAverage(pl.Callback):
     """Gives the key model, when a fit ends, the mean of its weights after each of the last steps.
 
     The steps themselves go on from the weights as they are. Checkpoints keep both; ``key_weights``
-    finds those that count.
+    finds those that count. Lightning's WeightAveraging copies the whole module, before its setup
+    has made what it trains, and hands over no mean of a finished fit.
 
     Args:
         share: Of all steps, above 0 up to 1.
