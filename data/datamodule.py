@@ -63,6 +63,7 @@ class RequestBatches(Dataset[TrainingBatch]):
         self.preprocessor = preprocessor
         self.group = _numbers([request.group for request in requests])
         self.entity = _numbers([request.entity for request in requests])
+        self.original = _numbers([_original(request) for request in requests])
         self.intent = _numbers([r.intent if r.text is not None else None for r in requests])
         self.described = torch.tensor([r.tags.get("family") == CAPTION for r in requests])
         self.picture_id = _numbers([_picture(r) for r in requests])
@@ -176,6 +177,7 @@ class RequestBatches(Dataset[TrainingBatch]):
             text_index=torch.tensor(text_index),
             group=self.group[list(indices)],
             entity=self.entity[list(indices)],
+            original=self.original[list(indices)],
             intent=self.intent[list(indices)],
             picture_id=self.picture_id[list(indices)],
             text_id=self.text_id[list(indices)],
@@ -360,6 +362,12 @@ def _padded(texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 def _picture(request: Request) -> Hashable:
     return None if request.image is None else image_identity(request)
+
+
+def _original(request: Request) -> Hashable:
+    if request.image is None or request.entity is None:
+        return None
+    return request.entity, request.tags.get("picture")
 
 
 def _numbers(labels: Sequence[Hashable]) -> Tensor:

@@ -87,6 +87,7 @@ class TrainingBatch(NamedTuple):
     text_index: Tensor  # int64 [B]
     group: Tensor  # int64 [B]; equal = equivalent
     entity: Tensor  # int64 [B]; equal = the pictures show the same, -1 without a picture
+    original: Tensor  # int64 [B]; equal = encodings of one picture, -1 without a picture
     intent: Tensor  # int64 [B]; equal = the texts ask the same, -1 without a text
     picture_id: Tensor  # int64 [B], number of the picture in Samples, -1 without one
     text_id: Tensor  # int64 [B], number of the text in Samples, -1 without one

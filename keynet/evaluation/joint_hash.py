@@ -112,6 +112,7 @@ def labelled(group: Tensor) -> TrainingBatch:
         text_index=rows,
         group=group,
         entity=unknown,
+        original=unknown,
         intent=unknown,
         picture_id=unknown,
         text_id=unknown,

@@ -8,19 +8,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from keynet.training.losses import TEMPERATURE, sign_straight_through, supervised_contrastive
+from keynet.training.losses import (
+    TEMPERATURE,
+    other_pictures,
+    sign_straight_through,
+    supervised_contrastive,
+)
 from keynet.types import KeyOutput, TrainingBatch
 
 TINY = 1e-3  # of a temperature: below, float32 overflows
 
 
 class CrossedContrast(nn.Module):
-    """Supervised contrast over entities of the keys of all pictures with the same question.
+    """Supervised contrast over pictures of their keys with the same question.
 
     A cache confuses look-alikes about which the same is asked, and a batch holds few such requests.
     Its vectors are there, so that asking a question about every picture costs the fusion alone;
     and which keys must meet is known without an answer: those of one picture, in whatever encoding
-    and phrasing. Each question is asked in two. Where no picture comes in two encodings nothing is
+    and phrasing. Each question is asked in two. Other pictures of the same thing are left out, as
+    ``losses.other_pictures`` says. Where no picture comes in two encodings nothing is
     crossed, for the reason given in ``losses.instances``; across scopes neither.
 
     Args:
@@ -65,28 +71,30 @@ class CrossedContrast(nn.Module):
                 output.text[texts].repeat_interleave(len(pictures), 0),
             )
             code = F.normalize(sign_straight_through(F.linear(key, *matrix)), dim=-1)
-            entity = batch.entity[pictures].repeat(len(texts))
+            rows = pictures.repeat(len(texts))
+            original, left_out = batch.original[rows], other_pictures(batch)[rows][:, rows]
             losses.append(
-                supervised_contrastive(key, entity, self.temperature)
-                + self.code_weight * supervised_contrastive(code, entity, self.temperature)
+                supervised_contrastive(key, original, self.temperature, left_out)
+                + self.code_weight
+                * supervised_contrastive(code, original, self.temperature, left_out)
             )
         return torch.stack(losses).mean() if losses else output.key.sum() * 0
 
 
 def crossed(batch: TrainingBatch, questions: int) -> list[tuple[Tensor, Tensor]]:
     """Return, for each question, a row of the batch for each picture [P] and two phrasings [2]."""
-    columns = (batch.scope, batch.entity, batch.intent, batch.image_index, batch.text_index)
+    columns = (batch.scope, batch.original, batch.intent, batch.image_index, batch.text_index)
     pictures: dict[int, dict[int, int]] = {}  # by scope: a row of each picture
     asked: dict[tuple[int, int], dict[int, int]] = {}  # by scope and intent: a row of each text
     rows = zip(*(column.tolist() for column in columns), batch.described.tolist(), strict=True)
-    for row, (scope, entity, intent, image, text, described) in enumerate(rows):
-        if entity >= 0:
+    for row, (scope, original, intent, image, text, described) in enumerate(rows):
+        if original >= 0:
             pictures.setdefault(scope, {}).setdefault(image, row)
         if intent >= 0 and not described:
             asked.setdefault((scope, intent), {}).setdefault(text, row)
     found = []
     for (scope, _), texts in asked.items():
         shown = torch.tensor(list(pictures.get(scope, {}).values()), dtype=torch.long)
-        if len(texts) > 1 and len(set(batch.entity[shown].tolist())) < len(shown):
+        if len(texts) > 1 and len(set(batch.original[shown].tolist())) < len(shown):
             found.append((shown, torch.tensor(list(texts.values())[:2])))
     return found[:questions]

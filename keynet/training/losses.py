@@ -10,7 +10,7 @@ from keynet.types import KeyOutput, TrainingBatch
 
 TEMPERATURE = 0.07  # SPEC K3: one temperature for both modalities
 VECTORS = ("key", "image", "text")
-LABELS = ("group", "instance", "entity", "intent")
+LABELS = ("group", "instance", "original", "intent")
 
 
 def sign_straight_through(logits: Tensor) -> Tensor:
@@ -60,13 +60,23 @@ def across_scopes(batch: TrainingBatch) -> Tensor:
     return one & (batch.scope[:, None] != batch.scope[None])
 
 
+def other_pictures(batch: TrainingBatch) -> Tensor:
+    """Return which pairs [B, B] show the same thing in two pictures, as two vendors' drawings.
+
+    They are neither positive nor negative where pictures are told apart. Pulled together, they
+    teach that what differs between two drawings is no difference: look-alikes then meet, too.
+    """
+    same = batch.entity[:, None] == batch.entity[None]
+    return same & (batch.original[:, None] != batch.original[None])
+
+
 def instances(batch: TrainingBatch) -> Tensor:
-    """Return numbers [B] that are equal for the same question about the same thing.
+    """Return numbers [B] that are equal for the same question about the same picture.
 
     A request that the batch does not hold in another encoding stands alone: where pictures never
     come again, as in easy-VQA, telling them apart would only cost hits.
     """
-    pairs = torch.stack([batch.group, batch.entity])
+    pairs = torch.stack([batch.group, batch.original])
     numbers: Tensor = torch.unique(pairs, dim=1, return_inverse=True)[1]
     same = numbers[:, None] == numbers[None]
     again = (same & (batch.image_index[:, None] != batch.image_index[None])).any(1)
@@ -79,16 +89,17 @@ class Contrast(nn.Module):
 
     * ``key`` over ``group``: equivalent requests meet.
     * ``key`` over ``instance`` (see ``instances``) grades that: the same question about the same
-      thing comes before the same answer about another thing. Where a model cannot tell an answer
+      picture comes before the same answer about another one. Where a model cannot tell an answer
       for pictures it was not trained on, a threshold can still serve the pictures it has seen.
-    * ``image`` over ``entity``: any question can be answered from where a picture's vector lies.
+    * ``image`` over ``original``: any question can be answered from where a picture's vector lies.
     * ``text`` over ``intent``: a question in any phrasing.
 
-    ``group`` and ``instance`` hold within a scope: see ``across_scopes``.
+    ``group`` and ``instance`` hold within a scope: see ``across_scopes``. Over ``instance`` and
+    ``original``, other pictures of the same thing are left out: see ``other_pictures``.
 
     Args:
         vector: ``key``, ``image`` or ``text``.
-        over: ``group``, ``instance``, ``entity`` or ``intent``; requests whose label is -1 are
+        over: ``group``, ``instance``, ``original`` or ``intent``; requests whose label is -1 are
             left out.
         temperature: Divides the cosines.
     """
@@ -105,8 +116,12 @@ class Contrast(nn.Module):
         label = instances(batch) if self.over == "instance" else getattr(batch, self.over)
         rows = (label >= 0).nonzero().squeeze(1)
         unit = getattr(output, self.vector)
-        scoped = self.over in ("group", "instance")
-        left_out = across_scopes(batch)[rows][:, rows] if scoped else None
+        left_out = torch.zeros(len(label), len(label), dtype=torch.bool, device=label.device)
+        if self.over in ("group", "instance"):
+            left_out |= across_scopes(batch)
+        if self.over in ("instance", "original"):
+            left_out |= other_pictures(batch)
+        left_out = left_out[rows][:, rows]
         return supervised_contrastive(unit[rows], label[rows], self.temperature, left_out)
 
 
@@ -154,11 +169,12 @@ class CodeContrast(nn.Module):
         """Return the loss of a batch."""
         code = sign_straight_through(output.logits)
         instance, left_out = instances(batch), across_scopes(batch)
+        others = left_out | other_pictures(batch)
         losses = []
         for length in prefixes(code.shape[1]):
             unit = F.normalize(code[:, :length], dim=-1)
             by_group = supervised_contrastive(unit, batch.group, self.temperature, left_out)
-            by_instance = supervised_contrastive(unit, instance, self.temperature, left_out)
+            by_instance = supervised_contrastive(unit, instance, self.temperature, others)
             losses.append(by_group + self.instance_weight * by_instance)
         return torch.stack(losses).mean()
 
@@ -197,17 +213,14 @@ class Decorrelation(nn.Module):
 
 
 class Consistency(nn.Module):
-    """1 - cosine between keys of one question in one scope about pictures of the same thing.
-
-    Those are a picture in different encodings and, where the source has them, other pictures.
-    """
+    """1 - cosine between keys of one question in one scope about a picture's encodings."""
 
     def forward(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
         """Return the loss of a batch; zero without pairs."""
-        same = batch.entity[:, None] == batch.entity[None]
+        same = batch.original[:, None] == batch.original[None]
         same &= batch.group[:, None] == batch.group[None]
         same &= batch.scope[:, None] == batch.scope[None]
         same &= ~torch.eye(len(same), dtype=torch.bool, device=same.device)
-        same &= (batch.entity >= 0)[:, None]
+        same &= (batch.original >= 0)[:, None]
         cosine = output.key @ output.key.T
         return ((1 - cosine) * same).sum() / same.sum().clamp(min=1)

@@ -85,6 +85,7 @@ def test_shapes_and_types(module: RequestDataModule, mixed: list[int]) -> None:
         "text_index": (torch.int64, (8,)),
         "group": (torch.int64, (8,)),
         "entity": (torch.int64, (8,)),
+        "original": (torch.int64, (8,)),
         "intent": (torch.int64, (8,)),
         "picture_id": (torch.int64, (8,)),
         "text_id": (torch.int64, (8,)),
@@ -119,9 +120,19 @@ def test_labels_number_groups_and_entities(module: RequestDataModule, mixed: lis
         for i, one in enumerate(labels):
             for j, other in enumerate(labels):
                 assert (numbers[i] == numbers[j]) == (one == other), (name, i, j)
-    assert (
-        batch.entity[mixed.index(next(i for i in mixed if module.requests[i].image is None))] == -1
-    )
+    absent = mixed.index(next(i for i in mixed if module.requests[i].image is None))
+    assert batch.entity[absent] == batch.original[absent] == -1
+
+
+def test_an_entity_may_be_shown_by_several_originals(module: RequestDataModule) -> None:
+    one = next(r for r in module.requests if r.image is not None)
+    pictures = ("p", "p", "q", None)
+    asked = [
+        replace(one, tags={} if picture is None else {"picture": picture}) for picture in pictures
+    ]
+    made = RequestBatches([*asked, replace(one, entity=None)], module.preprocessor)
+    assert made.original.tolist() == [0, 0, 1, 2, -1]
+    assert made.entity.tolist() == [0, 0, 0, 0, -1]
 
 
 def test_numbers_of_groups_agree_between_batches(module: RequestDataModule) -> None:

@@ -71,7 +71,7 @@ def batch(rows: list[tuple[int, int]] = ROWS, captions: int = 12) -> TrainingBat
     nothing = torch.zeros(len(rows))
     described = (pictures >= 0) & (texts >= 0) & (texts < captions)
     return TrainingBatch(
-        nothing, pictures >= 0, nothing, nothing, nothing, nothing, nothing, nothing, nothing,
+        nothing, pictures >= 0, *[nothing] * 8,
         picture_id=pictures, text_id=texts, described=described, scope=nothing,
     )  # fmt: skip
 

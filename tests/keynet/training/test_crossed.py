@@ -27,12 +27,12 @@ ROWS = (
 )
 
 
-def batch(rows: Any = ROWS) -> TrainingBatch:
+def batch(rows: Any = ROWS, original: Tensor | None = None) -> TrainingBatch:
     entity, intent, image, text, scope, caption = torch.tensor(rows).T
     nothing = torch.zeros(0)
     return TrainingBatch(
-        nothing, entity >= 0, nothing, nothing, image, text, nothing, entity, intent, nothing,
-        nothing, caption.bool(), scope,
+        nothing, entity >= 0, nothing, nothing, image, text, nothing, entity,
+        entity if original is None else original, intent, nothing, nothing, caption.bool(), scope,
     )  # fmt: skip
 
 
@@ -89,6 +89,20 @@ def test_the_loss_is_the_contrast_of_keys_and_codes_made_one_by_one(model: Any) 
         )
     found = CrossedContrast(questions=8, code_weight=0.25, temperature=0.1)(made, batch(), model)
     torch.testing.assert_close(found, torch.stack(expected).mean())
+
+
+def test_other_pictures_of_the_same_thing_are_left_out(model: Any) -> None:
+    made, loss = output(), CrossedContrast(questions=1, code_weight=0, temperature=0.1)
+    # Row 3 shows entity 0 as well, in another picture than rows 0 and 2.
+    rows = [(0, *ROWS[3][1:]) if n == 3 else row for n, row in enumerate(ROWS)]
+    original = torch.tensor([0, 0, 0, 1, 1, -1, 2])
+    pictures, texts = torch.tensor([0, 2, 3, 6]).repeat(2), torch.tensor([0, 2])
+    key = model.fusion(made.image[pictures], made.text[texts.repeat_interleave(4)])
+    one, other = torch.tensor([0, 1, 4, 5]), torch.tensor([2, 6])
+    left_out = torch.zeros(8, 8, dtype=torch.bool)
+    left_out[one[:, None], other] = left_out[other[:, None], one] = True
+    expected = supervised_contrastive(key, original[pictures], 0.1, left_out)
+    torch.testing.assert_close(loss(made, batch(rows, original), model), expected)
 
 
 def test_it_teaches_the_fusion_to_tell_pictures_apart_under_one_question(model: Any) -> None:

@@ -14,6 +14,7 @@ from keynet.training.losses import (
     Consistency,
     Contrast,
     Decorrelation,
+    other_pictures,
     prefixes,
     sign_straight_through,
     supervised_contrastive,
@@ -22,6 +23,8 @@ from keynet.types import KeyOutput, TrainingBatch
 
 GROUP = torch.tensor([0, 1, 0, 2, 1, 0, 3, 3])
 ENTITY = torch.tensor([0, 0, 0, 1, 1, 2, -1, -1])
+# As the entities, but that entity 0 is shown by two pictures.
+TWO_PICTURES = torch.tensor([0, 0, 3, 1, 1, 2, -1, -1])
 INTENT = torch.tensor([0, 1, 0, 1, 1, 0, -1, 2])
 DESCRIBED = torch.tensor([1, 0, 1, 1, 0, 1, 0, 0]).bool()  # of the entities 0, 0, 1, 2
 
@@ -47,21 +50,25 @@ def batch(
     intent: Tensor = INTENT,
     image_index: Tensor | None = None,
     described: Tensor = DESCRIBED,
+    original: Tensor | None = None,
 ) -> TrainingBatch:
     nothing = torch.zeros(0)
     mask = entity >= 0 if image_mask is None else image_mask
+    original = entity if original is None else original
     encoded = torch.arange(len(group)) if image_index is None else image_index
     return TrainingBatch(
-        nothing, mask, nothing, nothing, encoded, nothing, group, entity, intent, nothing, nothing,
-        described, torch.zeros_like(group),
+        nothing, mask, nothing, nothing, encoded, nothing, group, entity, original, intent,
+        nothing, nothing, described, torch.zeros_like(group),
     )  # fmt: skip
 
 
-def plain_loop(rows: Tensor, group: Tensor, temperature: float) -> float:
+def plain_loop(
+    rows: Tensor, group: Tensor, temperature: float, left_out: tuple[tuple[int, int], ...] = ()
+) -> float:
     """Khosla et al., eq. 2, term by term."""
     losses = []
     for i in range(len(rows)):
-        others = [a for a in range(len(rows)) if a != i]
+        others = [a for a in range(len(rows)) if a != i and not {(a, i), (i, a)} & set(left_out)]
         total = sum(math.exp(float(rows[i] @ rows[a]) / temperature) for a in others)
         positives = [p for p in others if group[p] == group[i]]
         if positives:
@@ -138,7 +145,7 @@ def test_group_contrast_is_over_keys_and_groups() -> None:
     assert float(found) == pytest.approx(plain_loop(unit(8, 16), GROUP, 0.2), rel=1e-4)
 
 
-def test_instance_contrast_is_over_pairs_of_group_and_entity() -> None:
+def test_instance_contrast_is_over_pairs_of_group_and_picture() -> None:
     pairs = list(zip(GROUP.tolist(), ENTITY.tolist(), strict=True))
     instance = torch.tensor([pairs.index(pair) for pair in pairs])
     assert instance.tolist() == [0, 1, 0, 3, 4, 5, 6, 6]
@@ -251,11 +258,12 @@ def test_decorrelation_does_not_mind_one_bit_turned_over() -> None:
     )
 
 
-def test_consistency_is_over_one_question_about_the_same_thing() -> None:
+def test_consistency_is_over_one_question_about_the_same_picture() -> None:
     key = unit(8, 16)
-    # The pair of equal group and entity is (0, 2); texts alone (6, 7) show nothing.
+    # The pair of equal group and picture is (0, 2); texts alone (6, 7) show nothing.
     expected = 1 - key[0] @ key[2]
     torch.testing.assert_close(Consistency()(output(key=key), batch()), expected)
+    assert Consistency()(output(key=key), batch(original=TWO_PICTURES)) == 0
 
 
 def test_consistency_of_equal_keys_is_zero_and_of_no_pairs_zero_with_a_gradient() -> None:
@@ -270,23 +278,46 @@ def test_consistency_of_equal_keys_is_zero_and_of_no_pairs_zero_with_a_gradient(
     assert lonely.grad.abs().max() == 0
 
 
-def test_entity_contrast_is_over_pictures_alone() -> None:
+def test_original_contrast_is_over_pictures_alone() -> None:
     image = unit(8, 16, seed=2)
     present = ENTITY >= 0
     expected = plain_loop(image[present], ENTITY[present], 0.2)
-    found = Contrast(vector="image", over="entity", temperature=0.2)(output(image=image), batch())
+    found = Contrast(vector="image", over="original", temperature=0.2)(output(image=image), batch())
     assert float(found) == pytest.approx(expected, rel=1e-4)
     image[~present] = 0
     torch.testing.assert_close(
-        Contrast(vector="image", over="entity", temperature=0.2)(output(image=image), batch()),
+        Contrast(vector="image", over="original", temperature=0.2)(output(image=image), batch()),
         found,
     )
 
 
-def test_entity_contrast_of_texts_alone_is_zero_with_a_gradient() -> None:
+def test_other_pictures_of_the_same_thing_are_neither_positive_nor_negative() -> None:
+    made, two = output(image=unit(8, 16, seed=2)), batch(original=TWO_PICTURES)
+    same = ((0, 2), (1, 2))
+    assert other_pictures(two).nonzero().tolist() == [[0, 2], [1, 2], [2, 0], [2, 1]]
+    image, seen = made.image[:6], TWO_PICTURES[:6]
+    found = Contrast(vector="image", over="original", temperature=0.2)(made, two)
+    assert float(found) == pytest.approx(plain_loop(image, seen, 0.2, same), rel=1e-4)
+    assert float(found) != pytest.approx(plain_loop(image, seen, 0.2), rel=1e-4)
+    instance = torch.tensor([0, 1, 2, 3, 4, 5, 6, 6])
+    found = Contrast(vector="key", over="instance", temperature=0.2)(made, two)
+    assert float(found) == pytest.approx(plain_loop(made.key, instance, 0.2, same), rel=1e-4)
+    codes = torch.where(made.logits >= 0, 1.0, -1.0) / 8
+    by_instance = [
+        CodeContrast(temperature=0.2, instance_weight=weight)(made, two) for weight in (1, 0)
+    ]
+    assert float(by_instance[0] - by_instance[1]) == pytest.approx(
+        plain_loop(codes, instance, 0.2, same), rel=1e-4
+    )
+    # Whether they are equivalent is for groups to say.
+    found = Contrast(vector="key", over="group", temperature=0.2)(made, two)
+    assert float(found) == pytest.approx(plain_loop(made.key, GROUP, 0.2), rel=1e-4)
+
+
+def test_original_contrast_of_texts_alone_is_zero_with_a_gradient() -> None:
     image = torch.zeros(8, 16, requires_grad=True)
     nobody = torch.full((8,), -1)
-    loss = Contrast(vector="image", over="entity")(output(image=image), batch(entity=nobody))
+    loss = Contrast(vector="image", over="original")(output(image=image), batch(entity=nobody))
     assert float(loss.detach()) == 0
     loss.backward()
 
@@ -341,7 +372,7 @@ def test_caption_contrast_without_captions_is_zero_with_a_gradient() -> None:
         CodeAffinity(),
         Decorrelation(),
         Consistency(),
-        Contrast(vector="image", over="entity"),
+        Contrast(vector="image", over="original"),
         Contrast(vector="text", over="intent"),
     ],
     ids=lambda loss: type(loss).__name__,
