@@ -48,7 +48,8 @@ TAUGHT = "distill=packaged"
 TEACHERS = Ablation(
     student=(
         "encoder=tiny", "encoder.text.width=128", "encoder.text.depth=2",
-        "encoder.image.frozen_blocks=8", "aligner.dropout=0.3", "steps=100", TAUGHT,
+        "encoder.image.frozen_blocks=8", "encoder.image.places=0", "encoder.dims.image=1280",
+        "aligner.dropout=0.3", "steps=100", TAUGHT,
     ),
     rows={
         "no teacher": Row(("distill=none",)),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from keynet.models.lite0 import MEAN, STD, create_lite0
 
 
 class ImageTower(nn.Module):
-    """EfficientNet-Lite0 from uint8 pixels to pooled features.
+    """EfficientNet-Lite0 from uint8 pixels to pooled features, and where on them what is.
 
     Args:
         pretrained: Start from the packaged ImageNet weights.
@@ -19,12 +20,20 @@ class ImageTower(nn.Module):
             statistics stay; 8 freezes the last convolution too, and so the whole tower.
         tokens: Give the last map's places too, S / 32 a side; their mean is the pooled feature.
             Only of a frozen tower.
+        places: Beside the pooled feature, the last frozen map in this many places a side, each
+            channel standardised: what a picture of no class that was trained on looks like, and
+            where. Training leaves these features as they are.
     """
 
     trunk: Any  # timm gives its modules no types
 
     def __init__(
-        self, *, pretrained: bool = True, frozen_blocks: int = 0, tokens: bool = False
+        self,
+        *,
+        pretrained: bool = True,
+        frozen_blocks: int = 0,
+        tokens: bool = False,
+        places: int = 0,
     ) -> None:
         super().__init__()
         self.trunk = create_lite0(pretrained)
@@ -39,7 +48,12 @@ class ImageTower(nn.Module):
                 f"tokens of an image tower with frozen_blocks={frozen_blocks}: freeze it whole "
                 f"({len(self.trunk.blocks) + 1})"
             )
-        self.tokens = tokens
+        if places < 0 or (places and (whole or not frozen_blocks)):
+            raise ValueError(
+                f"places={places} of an image tower with frozen_blocks={frozen_blocks}: expected "
+                f"0, or more with 1 to {len(self.trunk.blocks)} of them"
+            )
+        self.tokens, self.places = tokens, places
         self.frozen = nn.ModuleList()
         if frozen_blocks:
             trunk = self.trunk
@@ -49,6 +63,11 @@ class ImageTower(nn.Module):
                 self.frozen.extend([trunk.conv_head, trunk.bn2, pool])
         self.frozen.requires_grad_(False).eval()
         self.frozen_blocks = frozen_blocks
+        if places:
+            further = [*(block[0].conv_pw for block in self.trunk.blocks[1:]), self.trunk.conv_head]
+            seen = further[frozen_blocks - 1].in_channels * places**2
+            self.place_norm = nn.BatchNorm1d(seen, affine=False)
+            self.num_features += seen
 
     def train(self, mode: bool = True) -> ImageTower:
         """Set training mode; the frozen part stays in evaluation mode."""
@@ -77,22 +96,26 @@ class ImageTower(nn.Module):
         Args:
             images: uint8 [B, 3, S, S], or what ``stem`` made of them.
         """
-        if images.dtype == torch.uint8 and not (self.training and len(self.frozen)):
+        if images.dtype != torch.uint8:
+            x = images
+        elif self.training and len(self.frozen):
+            x = self.stem(images)
+        else:
             x = _scaled(images)
-            if self.tokens:
-                for part in self.frozen:
-                    x = part(x)
-                return x
-            pooled: Tensor = self.trunk(x)
-            return pooled
-        x = self.stem(images) if images.dtype == torch.uint8 else images
-        if x.ndim < 4:
-            return x.float()
-        x = x.float().contiguous(memory_format=torch.channels_last)
+            if not len(self.frozen):
+                pooled: Tensor = self.trunk(x)
+                return pooled
+            for part in self.frozen:
+                x = part(x)
+        x = x.float()
+        if self.frozen_blocks > len(self.trunk.blocks):
+            return x
+        x = x.contiguous(memory_format=torch.channels_last)
+        seen = [F.adaptive_avg_pool2d(x, self.places).flatten(1)] if self.places else []
         for block in self.trunk.blocks[self.frozen_blocks :]:
             x = block(x)
-        features: Tensor = self.trunk.forward_head(self.trunk.bn2(self.trunk.conv_head(x)))
-        return features
+        features = self.trunk.forward_head(self.trunk.bn2(self.trunk.conv_head(x)))
+        return torch.cat([features, *map(self.place_norm, seen)], dim=1) if seen else features
 
 
 class _Tokens(nn.Module):

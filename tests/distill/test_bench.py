@@ -194,7 +194,8 @@ def test_the_command_trains_a_few_steps_and_reports(
     command(
         monkeypatch, "--steps", "2", "--out", str(tmp_path / "out"), "data=easy_vqa",
         "data.source.fold=dev", "data.image_size=32", "encoder.image.pretrained=false",
-        "encoder.image.frozen_blocks=8", "encoder.text.depth=1", "data.store_stems=false",
+        "encoder.image.frozen_blocks=8", "encoder.image.places=0", "encoder.dims.image=1280",
+        "encoder.text.depth=1", "data.store_stems=false",
         "batch_size=12", "steps_per_checkpoint=2", "distill/objectives=feature",
         "~distill.teachers.lite0", "~distill.teachers.bridge",
         f"distill.teachers.minilm.path={sentence_folder}",

@@ -126,6 +126,37 @@ def test_features_of_a_picture_do_not_depend_on_the_batch() -> None:
         torch.testing.assert_close(model(x)[2:3], model(x[2:3]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("frozen_blocks", "channels"), [(1, 16), (FROZEN, 40), (7, 320)])
+def test_places_are_the_last_frozen_map_averaged_and_standardised(
+    frozen_blocks: int, channels: int
+) -> None:
+    x = pictures(size=96)
+    torch.manual_seed(0)
+    model = ImageTower(pretrained=True, frozen_blocks=frozen_blocks, places=3)
+    assert model.num_features == 1280 + 9 * channels
+    with torch.no_grad():
+        stem = model.stem(x).float()
+        side = stem.shape[-1] // 3
+        averaged = stem.unfold(2, side, side).unfold(3, side, side).mean((-1, -2))
+        expected = averaged.flatten(1) - averaged.flatten(1).mean(0)
+        expected = expected / (averaged.flatten(1).var(0, correction=0) + 1e-5).sqrt()
+        found = model.train()(model.stem(x))
+        assert found.shape == (len(x), model.num_features)
+        torch.testing.assert_close(found[:, 1280:], expected, rtol=1e-3, atol=1e-3)
+        served = model.eval()(x)
+        plain = tower(frozen_blocks)
+        plain.trunk.load_state_dict(model.trunk.state_dict())
+        assert torch.equal(served[:, :1280], plain.eval()(x))
+        torch.testing.assert_close(served[2:3], model(x[2:3]), rtol=1e-4, atol=1e-4)
+    assert not [name for name, _ in model.named_parameters() if name.startswith("place_norm")]
+
+
+@pytest.mark.parametrize(("frozen_blocks", "places"), [(0, 3), (8, 2), (5, -1)])
+def test_places_are_of_a_partly_frozen_tower(frozen_blocks: int, places: int) -> None:
+    with pytest.raises(ValueError, match=f"places={places} of .* frozen_blocks={frozen_blocks}: "):
+        ImageTower(pretrained=False, frozen_blocks=frozen_blocks, places=places)
+
+
 def test_nothing_frozen_trains_everything() -> None:
     assert all(p.requires_grad for p in tower(0).parameters())
 
