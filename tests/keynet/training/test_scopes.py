@@ -23,6 +23,7 @@ from keynet.types import KeyOutput, TrainingBatch
 TWO_SCOPES = {
     "group": torch.tensor([0, 0, 1, 2, 1, 0, 1, 3]),
     "entity": torch.tensor([0, 1, 2, 0, 0, 3, 4, 2]),
+    "original": torch.tensor([0, 1, 2, 0, 0, 3, 4, 2]),
     "intent": torch.tensor([0, 0, 0, 1, 0, 0, 0, 1]),
     "scope": torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]),
 }
@@ -74,16 +75,16 @@ def test_contrast_across_scopes_is_the_loop_without_those_pairs() -> None:
     found = CodeContrast(temperature=0.2, instance_weight=0)(output(), two)
     assert float(found) == pytest.approx(left_out_loop(codes, left_out, group, 0.2), rel=1e-4)
     # What a picture shows and a text asks is so in every scope.
-    for vector, over in (("image", "entity"), ("text", "intent")):
+    for vector, over in (("image", "original"), ("text", "intent")):
         loss = Contrast(vector=vector, over=over)
         one = batch(**(TWO_SCOPES | {"scope": torch.zeros(8, dtype=torch.int64)}))
         assert torch.equal(loss(output(), two), loss(output(), one))
 
 
 def test_instances_and_consistency_are_of_one_scope() -> None:
-    labels = {name: torch.zeros(4, dtype=torch.int64) for name in ("group", "entity", "intent")} | {
-        "scope": torch.tensor([0, 1, 2, 3])
-    }
+    names = ("group", "entity", "original", "intent")
+    labels = {name: torch.zeros(4, dtype=torch.int64) for name in names}
+    labels["scope"] = torch.arange(4)
     key, apart = unit(4, 16).requires_grad_(), batch(**labels)
     for loss in (Contrast(vector="key", over="instance"), Consistency()):
         found = loss(output(key=key), apart)
