@@ -62,7 +62,7 @@ class RequestBatches(Dataset[TrainingBatch]):
         self.requests = requests
         self.preprocessor = preprocessor
         self.group = _numbers([request.group for request in requests])
-        self.entity = _numbers([request.entity for request in requests])
+        self.entity = _numbers([r.entity if r.image is not None else None for r in requests])
         self.original = _numbers([_original(request) for request in requests])
         self.intent = _numbers([r.intent if r.text is not None else None for r in requests])
         self.described = torch.tensor([r.tags.get("family") == CAPTION for r in requests])

@@ -17,8 +17,9 @@ class Source(Protocol):
     """A data source: requests whose groups say which of them are equivalent.
 
     Every request carries ``group`` and ``response``; one with an image also ``entity`` (what it
-    shows) and the tag ``picture`` (its file: stores are cut by it), one with a text also ``intent``
-    and the tags ``family`` (kind of intent), ``phrasing``, ``negated`` ("1" or "0") and
+    shows) and the tag ``picture`` (which drawing or photograph it is, the same in all its
+    encodings: training tells pictures apart by it, and stores are cut by it), one with a text also
+    ``intent`` and the tags ``family`` (kind of intent), ``phrasing``, ``negated`` ("1" or "0") and
     ``argument``. The tag ``vendor`` says who drew it, where several did.
     """
 

@@ -21,8 +21,8 @@ class ImageTower(nn.Module):
         tokens: Give the last map's places too, S / 32 a side; their mean is the pooled feature.
             Only of a frozen tower.
         places: Beside the pooled feature, the last frozen map in this many places a side, each
-            channel standardised: what a picture of no class that was trained on looks like, and
-            where. Training leaves these features as they are.
+            channel of each standardised by BatchNorm: what a picture of no class that was trained
+            on looks like, and where. No gradient changes them.
     """
 
     trunk: Any  # timm gives its modules no types
@@ -48,7 +48,7 @@ class ImageTower(nn.Module):
                 f"tokens of an image tower with frozen_blocks={frozen_blocks}: freeze it whole "
                 f"({len(self.trunk.blocks) + 1})"
             )
-        if places < 0 or (places and (whole or not frozen_blocks)):
+        if type(places) is not int or places < 0 or (places and (whole or not frozen_blocks)):
             raise ValueError(
                 f"places={places} of an image tower with frozen_blocks={frozen_blocks}: expected "
                 f"0, or more with 1 to {len(self.trunk.blocks)} of them"

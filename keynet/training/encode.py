@@ -24,9 +24,9 @@ def encode(model: Any, batch: TrainingBatch, chunk: int | None = None) -> KeyOut
     Args:
         model: The key model.
         batch: Of ``data.datamodule.RequestBatches.share``.
-        chunk: Rows at once (pictures, then texts, then requests). Of a chunk only its vectors are
-            kept, and its forward is repeated in the backward. None takes all at once. Statistics
-            of BatchNorm in an encoder are then those of a chunk.
+        chunk: Rows at once, at most (pictures, then texts, then requests). Of a chunk only its
+            vectors are kept, and its forward is repeated in the backward. None takes all at once.
+            Statistics of BatchNorm in an encoder are then those of a chunk.
 
     Source: Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup
     (GradCache), RepL4NLP 2021: vectors without a graph, the loss over all, then chunk by chunk with
@@ -52,9 +52,11 @@ def _in_chunks(function: Callable[..., Any], chunk: int | None, *inputs: Tensor)
     if chunk is None:
         with BatchStatistics() if ranks()[1] > 1 else nullcontext():
             return function(*inputs)
+    # Of nearly one size: BatchNorm takes no single row, which a rest may be.
+    count = max(1, -(-len(inputs[0]) // chunk))
     parts = [
         checkpoint(function, *rows, use_reentrant=False, context_fn=_contexts)
-        for rows in zip(*(torch.split(rows, chunk) for rows in inputs), strict=True)
+        for rows in zip(*(torch.tensor_split(rows, count) for rows in inputs), strict=True)
     ]
     if isinstance(parts[0], Tensor):
         return torch.cat(parts)

@@ -130,9 +130,10 @@ def test_an_entity_may_be_shown_by_several_originals(module: RequestDataModule) 
     asked = [
         replace(one, tags={} if picture is None else {"picture": picture}) for picture in pictures
     ]
-    made = RequestBatches([*asked, replace(one, entity=None)], module.preprocessor)
-    assert made.original.tolist() == [0, 0, 1, 2, -1]
-    assert made.entity.tolist() == [0, 0, 0, 0, -1]
+    text = replace(one, image=None, text="What?")
+    made = RequestBatches([*asked, replace(one, entity=None), text], module.preprocessor)
+    assert made[range(6)].original.tolist() == [0, 0, 1, 2, -1, -1]
+    assert made[range(6)].entity.tolist() == [0, 0, 0, 0, -1, -1]
 
 
 def test_numbers_of_groups_agree_between_batches(module: RequestDataModule) -> None:

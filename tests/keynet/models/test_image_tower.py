@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -143,7 +145,12 @@ def test_places_are_the_last_frozen_map_averaged_and_standardised(
         found = model.train()(model.stem(x))
         assert found.shape == (len(x), model.num_features)
         torch.testing.assert_close(found[:, 1280:], expected, rtol=1e-3, atol=1e-3)
-        served = model.eval()(x)
+        mean, variance = model.place_norm.running_mean, model.place_norm.running_var
+        torch.testing.assert_close(mean, 0.1 * averaged.flatten(1).mean(0))
+        expected = (averaged.flatten(1) - mean) / (variance + 1e-5).sqrt()
+        found = model.eval()(model.stem(x))
+        torch.testing.assert_close(found[:, 1280:], expected, rtol=1e-3, atol=1e-3)
+        served = model(x)
         plain = tower(frozen_blocks)
         plain.trunk.load_state_dict(model.trunk.state_dict())
         assert torch.equal(served[:, :1280], plain.eval()(x))
@@ -151,8 +158,10 @@ def test_places_are_the_last_frozen_map_averaged_and_standardised(
     assert not [name for name, _ in model.named_parameters() if name.startswith("place_norm")]
 
 
-@pytest.mark.parametrize(("frozen_blocks", "places"), [(0, 3), (8, 2), (5, -1)])
-def test_places_are_of_a_partly_frozen_tower(frozen_blocks: int, places: int) -> None:
+@pytest.mark.parametrize(
+    ("frozen_blocks", "places"), [(0, 3), (8, 2), (5, -1), (5, None), (5, 2.0), (5, True)]
+)
+def test_places_are_of_a_partly_frozen_tower(frozen_blocks: int, places: Any) -> None:
     with pytest.raises(ValueError, match=f"places={places} of .* frozen_blocks={frozen_blocks}: "):
         ImageTower(pretrained=False, frozen_blocks=frozen_blocks, places=places)
 

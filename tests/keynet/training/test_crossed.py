@@ -92,7 +92,7 @@ def test_the_loss_is_the_contrast_of_keys_and_codes_made_one_by_one(model: Any) 
 
 
 def test_other_pictures_of_the_same_thing_are_left_out(model: Any) -> None:
-    made, loss = output(), CrossedContrast(questions=1, code_weight=0, temperature=0.1)
+    made, loss = output(), CrossedContrast(questions=1, code_weight=0.5, temperature=0.1)
     # Row 3 shows entity 0 as well, in another picture than rows 0 and 2.
     rows = [(0, *ROWS[3][1:]) if n == 3 else row for n, row in enumerate(ROWS)]
     original = torch.tensor([0, 0, 0, 1, 1, -1, 2])
@@ -101,7 +101,9 @@ def test_other_pictures_of_the_same_thing_are_left_out(model: Any) -> None:
     one, other = torch.tensor([0, 1, 4, 5]), torch.tensor([2, 6])
     left_out = torch.zeros(8, 8, dtype=torch.bool)
     left_out[one[:, None], other] = left_out[other[:, None], one] = True
+    code = torch.where(key @ model.hash_matrix()[0].T >= 0, 1.0, -1.0) / 64**0.5
     expected = supervised_contrastive(key, original[pictures], 0.1, left_out)
+    expected = expected + 0.5 * supervised_contrastive(code, original[pictures], 0.1, left_out)
     torch.testing.assert_close(loss(made, batch(rows, original), model), expected)
 
 

@@ -14,6 +14,7 @@ from keynet.training.losses import (
     Consistency,
     Contrast,
     Decorrelation,
+    instances,
     other_pictures,
     prefixes,
     sign_straight_through,
@@ -167,6 +168,15 @@ def test_a_picture_that_does_not_come_again_is_no_instance() -> None:
         output(), batch(image_index=encoded)
     )
     assert float(found) == pytest.approx(plain_loop(unit(8, 16), instance, 0.2), rel=1e-4)
+    # Nor does it where another picture of the same thing comes: rows 0 and 5 are one encoding.
+    shown = {
+        "entity": torch.tensor([0, 0, 0, 1, 1, 0, -1, -1]),
+        "original": torch.tensor([0, 0, 3, 1, 1, 0, -1, -1]),
+    }
+    again = instances(batch(**shown))
+    assert again[0] == again[5] != again[2]
+    once = instances(batch(**shown, image_index=torch.tensor([0, 1, 2, 3, 4, 0, 6, 7])))
+    assert len(once.unique()) == 8
 
 
 def test_code_contrast_is_the_mean_over_prefixes_of_groups_and_instances() -> None:
@@ -295,23 +305,34 @@ def test_other_pictures_of_the_same_thing_are_neither_positive_nor_negative() ->
     made, two = output(image=unit(8, 16, seed=2)), batch(original=TWO_PICTURES)
     same = ((0, 2), (1, 2))
     assert other_pictures(two).nonzero().tolist() == [[0, 2], [1, 2], [2, 0], [2, 1]]
+    # Whether they are equivalent is for groups to say, and what a text asks for intents.
+    for over, vector, label in (("group", "key", GROUP), ("intent", "text", INTENT)):
+        expected = plain_loop(getattr(made, vector)[label >= 0], label[label >= 0], 0.2)
+        found = Contrast(vector=vector, over=over, temperature=0.2)(made, two)
+        assert float(found) == pytest.approx(expected, rel=1e-4)
     image, seen = made.image[:6], TWO_PICTURES[:6]
     found = Contrast(vector="image", over="original", temperature=0.2)(made, two)
     assert float(found) == pytest.approx(plain_loop(image, seen, 0.2, same), rel=1e-4)
     assert float(found) != pytest.approx(plain_loop(image, seen, 0.2), rel=1e-4)
-    instance = torch.tensor([0, 1, 2, 3, 4, 5, 6, 6])
-    found = Contrast(vector="key", over="instance", temperature=0.2)(made, two)
-    assert float(found) == pytest.approx(plain_loop(made.key, instance, 0.2, same), rel=1e-4)
-    codes = torch.where(made.logits >= 0, 1.0, -1.0) / 8
-    by_instance = [
-        CodeContrast(temperature=0.2, instance_weight=weight)(made, two) for weight in (1, 0)
-    ]
-    assert float(by_instance[0] - by_instance[1]) == pytest.approx(
-        plain_loop(codes, instance, 0.2, same), rel=1e-4
+
+
+def test_instances_and_their_codes_leave_other_pictures_out() -> None:
+    # Rows 0 and 5 ask the same about picture 0, row 2 about another picture of the same thing.
+    made = output()
+    two = batch(
+        entity=torch.tensor([0, 0, 0, 1, 1, 0, -1, -1]),
+        original=torch.tensor([0, 0, 3, 1, 1, 0, -1, -1]),
     )
-    # Whether they are equivalent is for groups to say.
-    found = Contrast(vector="key", over="group", temperature=0.2)(made, two)
-    assert float(found) == pytest.approx(plain_loop(made.key, GROUP, 0.2), rel=1e-4)
+    same, instance = ((0, 2), (1, 2), (2, 5)), torch.tensor([0, 1, 2, 3, 4, 0, 6, 6])
+    expected = plain_loop(made.key, instance, 0.2, same)
+    assert expected != pytest.approx(plain_loop(made.key, instance, 0.2), rel=1e-4)
+    found = Contrast(vector="key", over="instance", temperature=0.2)(made, two)
+    assert float(found) == pytest.approx(expected, rel=1e-4)
+    code = torch.where(made.logits >= 0, 1.0, -1.0) / 8
+    for weight in (0, 1):
+        expected = plain_loop(code, GROUP, 0.2) + weight * plain_loop(code, instance, 0.2, same)
+        found = CodeContrast(temperature=0.2, instance_weight=weight)(made, two)
+        assert float(found) == pytest.approx(expected, rel=1e-4)
 
 
 def test_original_contrast_of_texts_alone_is_zero_with_a_gradient() -> None:

@@ -81,7 +81,7 @@ def test_contrast_across_scopes_is_the_loop_without_those_pairs() -> None:
         assert torch.equal(loss(output(), two), loss(output(), one))
 
 
-def test_instances_and_consistency_are_of_one_scope() -> None:
+def test_instances_codes_and_consistency_are_of_one_scope() -> None:
     names = ("group", "entity", "original", "intent")
     labels = {name: torch.zeros(4, dtype=torch.int64) for name in names}
     labels["scope"] = torch.arange(4)
@@ -90,6 +90,7 @@ def test_instances_and_consistency_are_of_one_scope() -> None:
         found = loss(output(key=key), apart)
         found.backward()
         assert float(found.detach()) == 0
+    assert CodeContrast(instance_weight=3.0)(output(key=key), apart) == 0
     assert key.grad is not None and not key.grad.any()  # nor NaN: a row without any other
     near = batch(**(labels | {"scope": torch.tensor([0, 1, 0, 3])}))
     torch.testing.assert_close(Consistency()(output(key=key), near), 1 - key[0] @ key[2])
