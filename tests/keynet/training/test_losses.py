@@ -176,7 +176,7 @@ def test_a_picture_that_does_not_come_again_is_no_instance() -> None:
     again = instances(batch(**shown))
     assert again[0] == again[5] != again[2]
     once = instances(batch(**shown, image_index=torch.tensor([0, 1, 2, 3, 4, 0, 6, 7])))
-    assert len(once.unique()) == 8
+    assert once[0] != once[5]
 
 
 def test_code_contrast_is_the_mean_over_prefixes_of_groups_and_instances() -> None:
