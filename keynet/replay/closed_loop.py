@@ -106,8 +106,10 @@ def count_served(
 def _visit(neighbours: Neighbours, order: Ints, threshold: float) -> tuple[list[int], list[float]]:
     near, near_similarity = neighbours.near, neighbours.near_similarity
     node, truncated = neighbours.node, neighbours.truncated
-    source = [-1] * len(near)  # per node the stored request nearest to it
-    best = [float("-inf")] * len(near)
+    # Per node the stored request nearest to it, and how near: one at a time through a view, which
+    # is as quick as a list, whole rows through the array.
+    sources, bests = np.full(len(near), -1), np.full(len(near), -np.inf)
+    source, best = sources.data, bests.data
     served, similarity = [], []
     for request in order.tolist():
         at = node[request]
@@ -124,10 +126,10 @@ def _visit(neighbours: Neighbours, order: Ints, threshold: float) -> tuple[list[
                 source[other] = request
         else:
             if truncated[at]:
-                for other, sim in zip(*neighbours.row(at, threshold), strict=True):
-                    if sim > best[other]:
-                        best[other] = sim
-                        source[other] = request
+                others, sims = neighbours.row(at, threshold)
+                nearer = sims > bests[others]
+                bests[others[nearer]] = sims[nearer]
+                sources[others[nearer]] = request
     return served, similarity
 
 

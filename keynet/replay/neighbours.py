@@ -16,12 +16,13 @@ BLOCK_ELEMENTS = 2**22
 CANDIDATE_QUERIES = 4000
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def similarities(a: Floats, b: Floats) -> Floats:
+def similarities(a: Floats | Doubles, b: Floats | Doubles) -> Floats:
     """Inner products [A, B] of rows of ``a`` [A, D] and ``b`` [B, D], rounded to ``STEP``."""
-    product = a.astype(np.float64) @ b.astype(np.float64).T
+    product = a.astype(np.float64, copy=False) @ b.astype(np.float64, copy=False).T
     product /= STEP
     np.rint(product, out=product)
     product *= STEP
@@ -52,6 +53,7 @@ class Neighbours:
     truncated: list[bool]
     _members: dict[int, Ints] = field(repr=False)
     _rows: dict[int, Floats] = field(default_factory=dict, repr=False)
+    _doubles: dict[int, Doubles] = field(default_factory=dict, repr=False)
 
     @staticmethod
     def of(keys: Floats, scope: NDArray[np.generic] | None = None, length: int = 96) -> Neighbours:
@@ -102,16 +104,19 @@ class Neighbours:
                     truncated[row] = listed < len(inside)
         return Neighbours(node, distinct, node_scope, near, near_similarity, truncated, members)
 
-    def row(self, node: int, threshold: float) -> tuple[list[int], list[float]]:
+    def row(self, node: int, threshold: float) -> tuple[Ints, Floats]:
         """All nodes at least ``threshold`` similar to ``node``, and their similarities."""
-        inside = self._members[int(self.scope[node])]
+        scope = int(self.scope[node])
+        inside = self._members[scope]
         sims = self._rows.get(node)
         if sims is None:
-            sims = similarities(self.keys[node : node + 1], self.keys[inside])[0]
+            if scope not in self._doubles:  # made once: of many keys it takes most of the time
+                self._doubles[scope] = self.keys[inside].astype(np.float64)
+            sims = similarities(self.keys[node : node + 1], self._doubles[scope])[0]
             if (len(self._rows) + 1) * sims.nbytes <= ROW_CACHE_BYTES:
                 self._rows[node] = sims
         found = np.flatnonzero(sims.astype(np.float64) >= threshold)
-        return inside[found].tolist(), sims[found].tolist()
+        return inside[found], sims[found]
 
     def candidates(
         self, group: NDArray[np.generic], index: Ints | None = None, count: int = 60

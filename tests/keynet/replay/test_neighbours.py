@@ -33,8 +33,8 @@ def test_lists_are_the_nearest_and_rows_are_complete() -> None:
         assert found.near_similarity[node] == np.sort(sims[node])[::-1][:10].tolist()
         assert found.truncated[node]
         ids, values = found.row(node, 0.2)
-        assert ids == np.flatnonzero(sims[node] >= 0.2).tolist()
-        assert values == sims[node][ids].tolist()
+        assert np.array_equal(ids, np.flatnonzero(sims[node] >= 0.2))
+        assert np.array_equal(values, sims[node][ids])
     assert not any(Neighbours.of(keys, length=60).truncated)
 
 
