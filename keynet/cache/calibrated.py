@@ -26,8 +26,8 @@ class Calibrated(Protocol):
 class CalibratedThresholds(FixedRule):
     """The threshold calibrated for a budget of false hits, by key space and modalities present.
 
-    One that was calibrated and accepts nothing, since none kept the budget, serves nothing; one
-    that was never calibrated is an error.
+    Requests of modalities for which none kept the budget are not served. That none kept it for any,
+    or that none was calibrated, is an error.
 
     Args:
         models: One export, or the two of an A/B test.
@@ -37,8 +37,8 @@ class CalibratedThresholds(FixedRule):
             filled beforehand and is asked independent questions. One is not valid for the other.
 
     Raises:
-        AcceptanceError: A model lacks such thresholds (the message names those it has), or they
-            are of another key space.
+        AcceptanceError: A model lacks such thresholds, or none keeps the budget (the message names
+            those it has), or they are of another key space.
     """
 
     def __init__(
@@ -92,5 +92,13 @@ class CalibratedThresholds(FixedRule):
             raise AcceptanceError(
                 f"{space.name} ({space.fingerprint}) has no {self._kind} threshold at "
                 f"{self._budget:g}, but {', '.join(there) or 'none at all'}; {CALIBRATE}"
+            )
+        if all(value is None for value in values.values()):
+            kept = {o.budget for o in whole if o.kind == self._kind and o.value is not None}
+            others = ", ".join(f"{budget:g}" for budget in sorted(kept)) or "none"
+            raise AcceptanceError(
+                f"no threshold of {space.name} ({space.fingerprint}) keeps {self._budget:g} on "
+                f"{found[0].data}, so that nothing would ever be served; budgets that are kept: "
+                f"{others}; take one, or calibrate on more requests: python -m scripts.calibrate"
             )
         return values

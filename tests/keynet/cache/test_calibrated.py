@@ -93,6 +93,8 @@ def test_who_gives_percent_is_told_of_shares(space: KeySpace, budget: int, hinte
         ((threshold(key_space="beef"),), "closed_loop", "is of key space beef, the export's is f0"),
         ((MANY[0], threshold(0.3)), "closed_loop", "two closed_loop thresholds at 0.01"),
         ((threshold(1.2),), "closed_loop", "threshold is 1.2; expected a cosine"),
+        ((MANY[4], MANY[1]), "closed_loop", "on toy/calibration, so that nothing would ever be "),
+        ((MANY[4], MANY[1], MANY[2]), "closed_loop", "; budgets that are kept: 0.05; take one, or"),
     ],
 )
 def test_what_does_not_hold_here_is_refused_in_one_line(
