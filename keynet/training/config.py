@@ -58,7 +58,7 @@ def register() -> None:
 
 
 def explained(main: Callable[[], None]) -> None:
-    """Call a Hydra ``main`` and end with one line where the user can mend what was wrong.
+    """Call a Hydra ``main``; end with one line when stopped, or where the user can mend an error.
 
     With ``HYDRA_FULL_ERROR=1`` in the environment the traceback is shown.
     """
@@ -67,6 +67,10 @@ def explained(main: Callable[[], None]) -> None:
     logging.getLogger("faiss").setLevel(logging.WARNING)  # which tells each library it tries
     try:
         main()
+    except KeyboardInterrupt:
+        if traceback_wanted:
+            raise
+        sys.exit("stopped")
     except MENDABLE as error:
         if traceback_wanted:
             raise
