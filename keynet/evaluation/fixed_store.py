@@ -78,12 +78,10 @@ def fixed_store_records(
         records += _at_budget(sheet, test, budget, thresholds[budget])
     answerable = int(test.answerable.sum())
     for budget in budgets:
-        sims = hindsight(test, budget)
-        hits = int((test.correct & (test.similarity >= sims)).sum())
         records.append(
             sheet.figure(
                 f"hindsight_hit_rate_at_{budget:g}",
-                hits / answerable if answerable else None,
+                _hindsight_hit_rate(test, budget),
                 n=answerable,
                 note="" if answerable else "no answerable query",
             )
@@ -129,6 +127,22 @@ def _at_budget(sheet: Sheet, test: Served, budget: float, threshold: Threshold) 
             false_rate, num_served - hits, num_served, over if num_served else "nothing served"
         ),
     ]
+
+
+def hindsight_over_cuts(sheet: Sheet, cuts: Sequence[Served], budget: float) -> Record:
+    """Return the mean of ``hindsight_hit_rate``, with the least and the greatest.
+
+    Where little can be served, the first wrong answer decides, and one cut says next to nothing.
+    """
+    rates = [_hindsight_hit_rate(served, budget) for served in cuts]
+    found = [rate for rate in rates if rate is not None]
+    return sheet.spread(f"hindsight_hit_rate_over_cuts_at_{budget:g}", found, len(found))
+
+
+def _hindsight_hit_rate(served: Served, budget: float) -> float | None:
+    answerable = int(served.answerable.sum())
+    hits = int((served.correct & (served.similarity >= hindsight(served, budget))).sum())
+    return hits / answerable if answerable else None
 
 
 def hindsight(served: Served, budget: float) -> float:

@@ -21,7 +21,13 @@ from keynet.evaluation.closed_loop import (
     zipf_records,
 )
 from keynet.evaluation.cuts import OTHER_VENDOR, Cut, cut, subsets
-from keynet.evaluation.fixed_store import Served, chr_curve, fixed_store_records, serve
+from keynet.evaluation.fixed_store import (
+    Served,
+    chr_curve,
+    fixed_store_records,
+    hindsight_over_cuts,
+    serve,
+)
 from keynet.evaluation.labels import Ints, Labels
 from keynet.evaluation.records import Record, Sheet
 from keynet.evaluation.retrieval import recall_at_1
@@ -32,6 +38,7 @@ from keynet.replay.neighbours import Floats, Neighbours, check_keys, similaritie
 
 CURVE_POINTS = 400
 WORST = 24
+CUTS = 20  # of another vendor's drawings
 
 Pair = tuple[int, int, float]
 
@@ -111,17 +118,18 @@ def judge(
     worst_false: list[Pair] = []
     worst_misses: list[Pair] = []
     thresholds: list[Threshold] = []
+
+    def cut_of(labels: Labels, subset: str, number: int = 0) -> Cut:
+        return cut(
+            labels,
+            subset,
+            settings.seed + number,
+            disjoint_phrasings=disjoint_phrasings,
+            store_share=settings.store_share,
+        )
+
     for subset in subsets(test):
-        parts = [
-            cut(
-                labels,
-                subset,
-                settings.seed,
-                disjoint_phrasings=disjoint_phrasings,
-                store_share=settings.store_share,
-            )
-            for labels in (cal, test)
-        ]
+        parts = [cut_of(labels, subset) for labels in (cal, test)]
         if not len(parts[1].query):
             continue
         on_cal, on_test = serve(cal_keys, cal, parts[0]), serve(test_keys, test, parts[1])
@@ -137,6 +145,8 @@ def judge(
             records.append(
                 recall_at_1(test_keys, test, sheet(subset), stored, asked, settings.seed)
             )
+            cuts = [serve(test_keys, test, cut_of(test, subset, n)) for n in range(CUTS)]
+            records.append(hindsight_over_cuts(sheet(subset), cuts, MAIN_BUDGET))
 
     cal_near = Neighbours.of(cal_keys, cal.scope)
     test_near = Neighbours.of(test_keys, test.scope)

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from keynet.evaluation.cuts import Cut, cut
-from keynet.evaluation.fixed_store import Served, chr_curve, fixed_store_records, serve
+from keynet.evaluation.fixed_store import (
+    Served,
+    chr_curve,
+    fixed_store_records,
+    hindsight_over_cuts,
+    serve,
+)
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.records import Sheet
 
@@ -78,6 +84,16 @@ def test_figures_by_hand() -> None:
     assert by_metric["hindsight_hit_rate_at_0.05"].value == 0.5
     # Precision 1 over the first 2/5, then 2/3, 3/4 and 3/5.
     assert by_metric["p_chr_auc"].value == pytest.approx((2 + 2 / 3 + 3 / 4 + 3 / 5) / 5)
+
+
+def test_hindsight_over_cuts_is_the_mean_of_the_shares_that_each_could_serve() -> None:
+    half = served([0.9, 0.8, 0.7], [True, False, True], [True, False, True])
+    none = served([0.9, 0.8], [False, True], [False, True])
+    unasked = served([0.9], [False], [False])
+    found = hindsight_over_cuts(SHEET, [half, none, unasked], 0.05)
+    assert found.metric == "hindsight_hit_rate_over_cuts_at_0.05"
+    assert (found.value, found.low, found.high, found.n) == (0.25, 0, 0.5, 2)
+    assert hindsight_over_cuts(SHEET, [unasked], 0.05).value is None
 
 
 def test_too_few_queries_are_not_available_and_say_why() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keynet.evaluation.cuts import cut
-from keynet.evaluation.judge import Judgement, judge, oracle_records
+from keynet.evaluation.judge import CUTS, Judgement, judge, oracle_records
 from keynet.evaluation.labels import Labels
 from keynet.evaluation.records import Record
 from keynet.evaluation.settings import JudgeSettings
@@ -92,6 +92,17 @@ def test_over_budget_is_said(noisy: Judgement) -> None:
         name, _, budget = record.metric.rpartition("_at_")
         if name in ("false_hit_rate", "replay_false_hit_rate") and record.value is not None:
             assert (record.note == "over budget") == (record.value > float(budget))
+
+
+def test_another_vendors_drawings_are_cut_many_times(
+    noisy: Judgement,
+) -> None:
+    found = {r.subset: r for r in noisy.records if "over_cuts" in r.metric}
+    assert set(found) == {"other_vendor:A->B", "other_vendor:B->A"}
+    for record in found.values():
+        assert record.n == CUTS
+        assert record.value is not None and record.low is not None and record.high is not None
+        assert record.low < record.value < record.high  # no two cuts are one
 
 
 def test_worst_misses_are_answerable_and_something_else_was_nearer(
