@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch.distributed import DistError
 from keynet.export.trained_on import Numbers
 from keynet.training.interrupt import Interrupt
 from keynet.training.launch import launched
+from keynet.training.ranks import leave
 from keynet.training.run import RunError
 from keynet.training.trained_on import TrainedOn
 
@@ -44,6 +46,7 @@ def fit(
             f"the trainer trains in {trainer.world_size} processes and {started} were started; "
             "for several: torchrun --standalone --nproc-per-node=N train.py trainer=ddp ..."
         )
+    atexit.register(leave)
     trained_on, interrupt = TrainedOn(), Interrupt()
     trainer.callbacks += [interrupt, trained_on]  # type: ignore[attr-defined]  # set in its init
     try:

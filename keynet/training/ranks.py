@@ -18,6 +18,12 @@ def ranks() -> tuple[int, int]:
     return 0, 1
 
 
+def leave() -> None:
+    """Leave the others. A process that ends without it may be aborted by threads of gloo."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def share(count: int) -> slice:
     """Return which of ``count`` rows are this rank's; ``count`` is a multiple of the ranks."""
     rank, world = ranks()
