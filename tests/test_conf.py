@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException, InstantiationException, MissingConfigException
 from hydra.utils import get_object, instantiate
@@ -184,3 +185,23 @@ def test_the_evaluation_program_composes(data: str) -> None:
     config = composed(f"data={data}", "export=somewhere", name="evaluate")
     source = OmegaConf.to_container(config.data.source, resolve=True)
     assert source["seed"] == config.seed == 0  # type: ignore[index, call-overload]
+
+
+def test_a_training_on_a_cpu_adds_in_one_order_whatever_its_threads() -> None:
+    """What several requests share is gathered by index, whose gradient threads add as they come."""
+    threads = torch.get_num_threads()
+    values, weights = torch.randn(120, 256, requires_grad=True), torch.randn(1920, 256)
+    index = torch.randint(120, (1920,))
+
+    def gradient() -> torch.Tensor:
+        found: torch.Tensor = torch.autograd.grad((values[index] * weights).sum(), values)[0]
+        return found
+
+    try:
+        torch.set_num_threads(2)
+        instantiate(composed("trainer=cpu", "experiment=demo").trainer, logger=False, max_epochs=1)
+        first = gradient()
+        assert all(torch.equal(gradient(), first) for _ in range(50))
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
