@@ -36,7 +36,7 @@ def run(cfg: DictConfig) -> None:
     """Fit (or go on fitting), export, evaluate, report."""
     folder = Path(HydraConfig.get().runtime.output_dir)  # run_dir, as Hydra resolved it
     config = OmegaConf.to_container(cfg, resolve=True)
-    checkpoint = open_run(folder, config)
+    max_epochs, checkpoint = epochs(cfg.steps, cfg.steps_per_checkpoint), open_run(folder, config)
     log.info("run directory %s; stopped, it goes on with run_dir=%s", folder, folder)
     pl.seed_everything(cfg.seed, workers=True)
     options = instantiate(cfg.evaluation, _convert_="all")
@@ -48,7 +48,7 @@ def run(cfg: DictConfig) -> None:
     last = ModelCheckpoint(folder / "checkpoints", "last", enable_version_counter=False)
     trainer = instantiate(
         cfg.trainer,
-        max_epochs=epochs(cfg.steps, cfg.steps_per_checkpoint),
+        max_epochs=max_epochs,
         default_root_dir=folder,
         logger=loggers(config["logger"], folder, config),
         callbacks=[last, Progress()],

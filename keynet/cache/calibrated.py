@@ -10,7 +10,9 @@ from keynet.cache.threshold import CLOSED_LOOP
 from keynet.export.manifest import StoredThreshold
 from keynet.types import Key, KeySpace
 
-CALIBRATE = "calibrate on this export: python -m scripts.calibrate"
+CALIBRATE = (
+    "calibrate on this export: python -m scripts.calibrate export=EXPORT data=DATA budgets=[BUDGET]"
+)
 
 
 class Calibrated(Protocol):
@@ -99,6 +101,6 @@ class CalibratedThresholds(FixedRule):
             raise AcceptanceError(
                 f"no threshold of {space.name} ({space.fingerprint}) keeps {self._budget:g} on "
                 f"{found[0].data}, so that nothing would ever be served; budgets that are kept: "
-                f"{others}; take one, or calibrate on more requests: python -m scripts.calibrate"
+                f"{others}; take one, or, on more requests, {CALIBRATE}"
             )
         return values
