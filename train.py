@@ -21,7 +21,7 @@ from keynet.evaluation.baselines import require_packages
 from keynet.evaluation.evaluate import evaluate
 from keynet.evaluation.output import write_evaluation
 from keynet.export.loader import load_key_model
-from keynet.training.config import explained, register
+from keynet.training.config import explained, known_options, register
 from keynet.training.fit import fit
 from keynet.training.logs import log_report, loggers
 from keynet.training.progress import Progress, quiet
@@ -35,7 +35,7 @@ log = logging.getLogger("train")
 def run(cfg: DictConfig) -> None:
     """Fit (or go on fitting), export, evaluate, report."""
     folder = Path(HydraConfig.get().runtime.output_dir)  # run_dir, as Hydra resolved it
-    config = OmegaConf.to_container(cfg, resolve=True)
+    config = known_options(OmegaConf.to_container(cfg, resolve=True))
     max_epochs, checkpoint = epochs(cfg.steps, cfg.steps_per_checkpoint), open_run(folder, config)
     log.info("run directory %s; stopped, it goes on with run_dir=%s", folder, folder)
     pl.seed_everything(cfg.seed, workers=True)

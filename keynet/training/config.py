@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -57,6 +57,19 @@ def register() -> None:
     ConfigStore.instance().store(name="schema", node=Config)
 
 
+def known_options(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a training.
+
+    Raises:
+        ValueError: When it has what no training reads, such as a typo added by ``+``.
+    """
+    known = [field.name for field in fields(Config)]
+    unknown = [name for name in config if name not in known]
+    if unknown:
+        raise ValueError(f"no option {unknown[0]!r}; known are {', '.join(known)}")
+    return config
+
+
 def explained(main: Callable[[], None]) -> None:
     """Call a Hydra ``main``; end with one line when stopped, or where the user can mend an error.
 
@@ -77,4 +90,6 @@ def explained(main: Callable[[], None]) -> None:
         cause = error.__cause__ if isinstance(error, InstantiationException) else None
         rank, _ = launched()
         of = f" of rank {rank}" if rank else ""
-        sys.exit(f"error{of}: " + " ".join(str(cause or error).split()))
+        said = " ".join(str(cause or error).split())
+        # Hydra's hint at an option that does not exist would add one that nothing reads.
+        sys.exit(f"error{of}: " + said.split(" To append to your config use")[0])

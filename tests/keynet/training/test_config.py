@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from keynet.training.config import explained
+from keynet.training.config import explained, known_options
 
 
 def interrupted() -> None:
@@ -20,3 +20,20 @@ def test_who_asks_for_the_traceback_gets_it(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     with pytest.raises(KeyboardInterrupt):
         explained(interrupted)
+
+
+def test_an_option_that_no_training_reads_is_refused_by_name() -> None:
+    known = {"seed": 0, "steps": 3}
+    assert known_options(known) == known
+    with pytest.raises(ValueError, match="no option 'stesp'; known are name, seed, key_dim, "):
+        known_options(known | {"stesp": 3})
+
+
+def test_nobody_is_told_to_add_a_typo(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken() -> None:
+        raise ValueError("Could not override 'stesp'.\nTo append to your config use +stesp=20")
+
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    with pytest.raises(SystemExit) as ended:
+        explained(mistaken)
+    assert ended.value.code == "error: Could not override 'stesp'."
