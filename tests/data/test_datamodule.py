@@ -124,18 +124,6 @@ def test_labels_number_groups_and_entities(module: RequestDataModule, mixed: lis
     assert batch.entity[absent] == batch.original[absent] == -1
 
 
-def test_an_entity_may_be_shown_by_several_originals(module: RequestDataModule) -> None:
-    one = next(r for r in module.requests if r.image is not None)
-    pictures = ("p", "p", "q", None)
-    asked = [
-        replace(one, tags={} if picture is None else {"picture": picture}) for picture in pictures
-    ]
-    text = replace(one, image=None, text="What?")
-    made = RequestBatches([*asked, replace(one, entity=None), text], module.preprocessor)
-    assert made[range(6)].original.tolist() == [0, 0, 1, 2, -1, -1]
-    assert made[range(6)].entity.tolist() == [0, 0, 0, 0, -1, -1]
-
-
 def test_numbers_of_groups_agree_between_batches(module: RequestDataModule) -> None:
     batches = dataset(module)
     assert batches[[0, 1]].group[0] == batches[[5, 0]].group[1]
