@@ -130,7 +130,7 @@ def _at_budget(sheet: Sheet, test: Served, budget: float, threshold: Threshold) 
 
 
 def hindsight_over_cuts(sheet: Sheet, cuts: Sequence[Served], budget: float) -> Record:
-    """Return the mean of ``hindsight_hit_rate``, with the least and the greatest.
+    """Return the mean of the cuts' ``hindsight_hit_rate_at_x``, with the least and the greatest.
 
     Where little can be served, the first wrong answer decides, and one cut says next to nothing.
     """

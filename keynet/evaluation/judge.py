@@ -145,7 +145,8 @@ def judge(
             records.append(
                 recall_at_1(test_keys, test, sheet(subset), stored, asked, settings.seed)
             )
-            cuts = [serve(test_keys, test, cut_of(test, subset, n)) for n in range(CUTS)]
+            others = (cut_of(test, subset, number) for number in range(1, CUTS))
+            cuts = [on_test, *(serve(test_keys, test, other) for other in others)]
             records.append(hindsight_over_cuts(sheet(subset), cuts, MAIN_BUDGET))
 
     cal_near = Neighbours.of(cal_keys, cal.scope)

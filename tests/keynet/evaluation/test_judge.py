@@ -94,9 +94,7 @@ def test_over_budget_is_said(noisy: Judgement) -> None:
             assert (record.note == "over budget") == (record.value > float(budget))
 
 
-def test_another_vendors_drawings_are_cut_many_times(
-    noisy: Judgement,
-) -> None:
+def test_another_vendors_drawings_are_cut_many_times(noisy: Judgement) -> None:
     found = {r.subset: r for r in noisy.records if "over_cuts" in r.metric}
     assert set(found) == {"other_vendor:A->B", "other_vendor:B->A"}
     for record in found.values():
