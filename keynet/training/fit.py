@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytorch_lightning as pl
+import torch
 from torch.distributed import DistError
 
 from keynet.export.trained_on import Numbers
@@ -47,6 +48,8 @@ def fit(
             "for several: torchrun --standalone --nproc-per-node=N train.py trainer=ddp ..."
         )
     atexit.register(leave)
+    # Deterministic mode fills memory that is then overwritten: a tenth of a step.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     trained_on, interrupt = TrainedOn(), Interrupt()
     trainer.callbacks += [interrupt, trained_on]  # type: ignore[attr-defined]  # set in its init
     try:
