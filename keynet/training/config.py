@@ -11,7 +11,7 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException, InstantiationException
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from keynet.training.launch import launched
 
@@ -91,5 +91,7 @@ def explained(main: Callable[[], None]) -> None:
         rank, _ = launched()
         of = f" of rank {rank}" if rank else ""
         said = " ".join(str(cause or error).split())
+        if isinstance(error, MissingMandatoryValue):
+            said = f"{error.full_key} is not given; give {error.full_key}=..."
         # Hydra's hint at an option that does not exist would add one that nothing reads.
         sys.exit(f"error{of}: " + said.split(" To append to your config use")[0])

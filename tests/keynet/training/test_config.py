@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from omegaconf import OmegaConf
 
 from keynet.training.config import explained, known_options
 
@@ -37,3 +38,13 @@ def test_nobody_is_told_to_add_a_typo(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as ended:
         explained(mistaken)
     assert ended.value.code == "error: Could not override 'stesp'."
+
+
+def test_a_missing_option_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def incomplete() -> None:
+        _ = OmegaConf.create({"trace": {"path": "???"}}).trace.path
+
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    with pytest.raises(SystemExit) as ended:
+        explained(incomplete)
+    assert ended.value.code == "error: trace.path is not given; give trace.path=..."
