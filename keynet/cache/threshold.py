@@ -13,7 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 FIXED_STORE = "fixed_store"
 CLOSED_LOOP = "closed_loop"
-Z = 1.645  # 95 % of a normal distribution lie below
+# 95 % of a normal distribution lie below 1.645 deviations. Two samples differ by the square root of
+# two times as much as one from the mean: those calibrated on, and those that will be served.
+Z = 1.645 * math.sqrt(2)
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,8 @@ def fit_closed_loop(
     """The threshold of most correct hits that keeps the budget with a margin.
 
     The mean rate of false hits of whole passes must stay ``Z`` standard deviations below the
-    budget. How the rate varies from one sample to another is told by random halves of the
-    calibration data: drawn without replacement, they vary as whole samples do. A half fills a
+    budget. How the rate varies about its mean from sample to sample is told by random halves of
+    the calibration data: drawn without replacement, they vary as whole samples do. A half fills a
     smaller store, in which there is less to be mistaken for, so their deviation is scaled by the
     ratio of the mean rates; it is at least that of ``distinct`` independent queries. Nothing is
     guaranteed: hits thin the store, false hits cluster, and the rate is nearly monotone at best.
