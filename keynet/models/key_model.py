@@ -141,6 +141,11 @@ class KeyModel(nn.Module):
         folded: tuple[Tensor, Tensor] = self.hash_head.folded()
         return folded
 
+    def taught_matrix(self) -> tuple[Tensor, Tensor]:
+        """Return W [K, D] and b [K] of the logits that losses of codes take."""
+        taught: tuple[Tensor, Tensor] = self.hash_head.taught()
+        return taught
+
 
 def _check_widths(
     encoders: dict[str, nn.Module], aligner: nn.Module, fusion: nn.Module, key_dim: int

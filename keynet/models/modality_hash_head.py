@@ -58,6 +58,10 @@ class ModalityHashHead(nn.Module):
         matrix: Tensor = torch.block_diag(*matrices)  # type: ignore[no-untyped-call]
         return matrix, torch.cat(offsets)
 
+    def taught(self) -> tuple[Tensor, Tensor]:
+        """Return W [K, D] and b [K] of training: those of the code."""
+        return self.folded()
+
     def _folded(self, name: str) -> tuple[Tensor, Tensor]:
         norm, linear = self.norms[name], self.linears[name]
         assert isinstance(norm, nn.BatchNorm1d)

@@ -62,9 +62,9 @@ class CrossedContrast(nn.Module):
         Args:
             output: Of the whole batch.
             batch: The batch.
-            model: The key model, whose fusion and hash matrix make the keys and codes.
+            model: The key model, whose fusion and taught matrix make the keys and codes.
         """
-        matrix, losses = model.hash_matrix(), []
+        matrix, losses = model.taught_matrix(), []
         for pictures, texts in crossed(batch, self.questions):
             key = model.fusion(
                 output.image[pictures].repeat(len(texts), 1),

@@ -234,7 +234,7 @@ class KeyModule(pl.LightningModule):
     def _augmented(self, output: KeyOutput, batch: TrainingBatch) -> Tensor:
         key = self.augmentation(output.key, output.image, output.text)
         # As in evaluation: the statistics of codes are those of keys as they are.
-        logits = F.linear(key, *self.model.hash_matrix())
+        logits = F.linear(key, *self.model.taught_matrix())
         loss: Tensor = self.augment_loss(
             output.key, key, output.logits, logits, batch.group, across_scopes(batch)
         )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from keynet.models.hash_head import HashHead
 from keynet.types import CODE_BITS
@@ -23,30 +23,47 @@ def trained_head(bits: int = 128) -> HashHead:
     return head
 
 
-def test_folded_matrix_is_the_batch_norm_of_evaluation() -> None:
+def test_the_code_is_signs_of_the_centred_keys_in_a_rotation_that_training_has_not() -> None:
     head, keys = trained_head().eval(), skewed_keys(50, seed=1000)
     matrix, offset = head.folded()
+    torch.testing.assert_close(head(keys), keys @ matrix.T + offset)
+    torch.testing.assert_close(head(keys), (keys - head.mean) @ head.rotation.T)
+    torch.testing.assert_close(head.mean, skewed_keys(5000, seed=2000).mean(0), atol=0.02, rtol=0)
+    taught, shift = head.taught()
     expected = head.norm(head.linear(keys))
-    assert matrix.shape == (128, 32)
-    assert offset.shape == (128,)
-    torch.testing.assert_close(keys @ matrix.T + offset, expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(head(keys), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(keys @ taught.T + shift, expected, rtol=1e-4, atol=1e-4)
+    agree = ((head(keys) >= 0) == (expected >= 0)).float().mean()
+    assert 0.4 < agree < 0.6
+    assert 0.5 < head(keys).std() < 2
+
+
+def test_the_rotation_of_the_code_draws_no_random_numbers_of_the_training() -> None:
+    torch.manual_seed(1)
+    first, drawn = HashHead(key_dim=32, bits=64), torch.rand(1)
+    torch.manual_seed(1)
+    nn.Linear(32, 64, bias=False)
+    nn.init.orthogonal_(torch.empty(32, 32))
+    nn.init.orthogonal_(torch.empty(32, 32))
+    assert torch.equal(drawn, torch.rand(1))
+    assert torch.equal(first.rotation, HashHead(key_dim=32, bits=64).rotation)
 
 
 @pytest.mark.parametrize("bits", [64, 128, 512])
-def test_the_projection_is_rotations_that_nothing_trains(bits: int) -> None:
-    weight = HashHead(key_dim=128, bits=bits).linear.weight
-    assert not weight.requires_grad
-    for rows in weight.split(128):
-        torch.testing.assert_close(rows @ rows.T, torch.eye(len(rows)), atol=1e-5, rtol=0)
+def test_both_projections_are_rotations_that_nothing_trains(bits: int) -> None:
+    head = HashHead(key_dim=128, bits=bits)
+    assert not any(weight.requires_grad for weight in head.parameters())
+    for weight in (head.linear.weight, head.rotation / 128**0.5):
+        for rows in weight.split(128):
+            torch.testing.assert_close(rows @ rows.T, torch.eye(len(rows)), atol=1e-5, rtol=0)
 
 
 def test_evaluation_does_not_depend_on_the_batch() -> None:
     head, keys = trained_head().eval(), skewed_keys(50, seed=1000)
     torch.testing.assert_close(head(keys)[7:8], head(keys[7:8]))
-    before = head.norm.running_mean.clone()
+    before = head.norm.running_mean.clone(), head.mean.clone()
     head(keys)
-    assert torch.equal(head.norm.running_mean, before)
+    assert torch.equal(head.norm.running_mean, before[0])
+    assert torch.equal(head.mean, before[1])
 
 
 def test_codes_are_balanced_and_would_not_be_without_statistics() -> None:

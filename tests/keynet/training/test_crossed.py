@@ -49,7 +49,7 @@ def output(seed: int = 0) -> KeyOutput:
 def model() -> Any:
     torch.manual_seed(0)
     fusion, matrix = ResidualMLP(key_dim=8, hidden_dim=16), (torch.randn(64, 8), torch.zeros(64))
-    return SimpleNamespace(fusion=fusion, hash_matrix=lambda: matrix)
+    return SimpleNamespace(fusion=fusion, taught_matrix=lambda: matrix)
 
 
 def test_each_question_is_asked_in_two_phrasings_about_each_picture() -> None:
@@ -81,7 +81,7 @@ def test_the_loss_is_the_contrast_of_keys_and_codes_made_one_by_one(model: Any) 
             [model.fusion(made.image[p : p + 1], made.text[t : t + 1]) for t in texts
              for p in pictures]
         )  # fmt: skip
-        code = torch.where(key @ model.hash_matrix()[0].T >= 0, 1.0, -1.0) / 64**0.5
+        code = torch.where(key @ model.taught_matrix()[0].T >= 0, 1.0, -1.0) / 64**0.5
         entity = torch.tensor([ROWS[p][0] for p in pictures] * 2)
         expected.append(
             supervised_contrastive(key, entity, 0.1)
@@ -101,7 +101,7 @@ def test_other_pictures_of_the_same_thing_are_left_out(model: Any) -> None:
     one, other = torch.tensor([0, 1, 4, 5]), torch.tensor([2, 6])
     left_out = torch.zeros(8, 8, dtype=torch.bool)
     left_out[one[:, None], other] = left_out[other[:, None], one] = True
-    code = torch.where(key @ model.hash_matrix()[0].T >= 0, 1.0, -1.0) / 64**0.5
+    code = torch.where(key @ model.taught_matrix()[0].T >= 0, 1.0, -1.0) / 64**0.5
     expected = supervised_contrastive(key, original[pictures], 0.1, left_out)
     expected = expected + 0.5 * supervised_contrastive(code, original[pictures], 0.1, left_out)
     torch.testing.assert_close(loss(made, batch(rows, original), model), expected)

@@ -117,7 +117,7 @@ def test_training_moves_what_is_trained_alone(
     # Without absent modalities' own vector only what no batch needs may stay: nothing here.
     assert same == {
         "model.image_encoder.frozen.weight", "model.image_encoder.frozen.bias",
-        "model.hash_head.linear.weight",
+        "model.hash_head.linear.weight", "model.hash_head.rotation",
     }  # fmt: skip
 
 
